@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a mesh knows of the world: this process' rank and how many there are."""
+
+from __future__ import annotations
+
+import os
+
+from hp_core.errors import MeshError
+
+
+def current_rank() -> int:
+    """Return this process' rank: of the running backend, else ``RANK``, else 0."""
+    import hp_core.comm as comm
+
+    return comm.rank() if comm.is_initialized() else _from_environment("RANK", 0)
+
+
+def current_world_size() -> int:
+    """Return the number of processes: of the running backend, else ``WORLD_SIZE``, else 1."""
+    import hp_core.comm as comm
+
+    return comm.world_size() if comm.is_initialized() else _from_environment("WORLD_SIZE", 1)
+
+
+def _from_environment(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
+    if not value:
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        raise MeshError(
+            f"environment variable {name}={value!r} is not a whole number: unset it or start with `hp run`"
+        ) from None
