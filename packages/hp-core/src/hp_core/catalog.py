@@ -6,10 +6,92 @@ The registry, not this table, decides what a name is; the table is read when a n
 
 from __future__ import annotations
 
-#: Public names of each package (SPEC.md), including those that are not written yet.
+#: Public names of each package, including those that are not written yet.
 PACKAGES: dict[str, tuple[str, ...]] = {
     "hp-core": ("DeviceMesh", "get_current_mesh", "get_platform", "init_device_mesh"),
+    "hp-dtensor": (
+        "DFunction",
+        "DTensor",
+        "ColwiseParallel",
+        "Layout",
+        "ParallelStyle",
+        "Partial",
+        "PrepareModuleInput",
+        "PrepareModuleInputOutput",
+        "PrepareModuleOutput",
+        "RaggedShard",
+        "Replicate",
+        "RowwiseParallel",
+        "SequenceParallel",
+        "Shard",
+        "ShardingPlan",
+        "SkipDTensorDispatch",
+        "StridedShard",
+        "custom_shard",
+        "distribute_tensor",
+        "empty",
+        "full",
+        "init_empty_weights",
+        "init_on_device",
+        "init_parameters",
+        "loss_parallel",
+        "manual_seed",
+        "ones",
+        "parallelize_module",
+        "parallelize_value_and_grad",
+        "rand",
+        "randn",
+        "shard_module",
+        "zeros",
+    ),
+    "hp-context": ("AsyncContextParallel", "ContextParallel"),
+    "hp-fsdp": ("fully_shard", "hsdp"),
+    "hp-pipeline": (
+        "CommComputeOverlap",
+        "MetaStep",
+        "MetaStepType",
+        "PipelineStage",
+        "Schedule1F1B",
+        "ScheduleGPipe",
+        "ScheduleInterleaved1F1B",
+        "ScheduleSeq1F1B",
+        "ScheduleZBV",
+        "SharedParameterInfo",
+        "register_custom_function",
+    ),
+    "hp-moe": (
+        "ExpertParallel",
+        "ExpertTensorParallel",
+        "GroupedExperts",
+        "MoE",
+        "MoEAuxLossAutoScaler",
+        "TokenChoiceTopKRouter",
+    ),
+    "hp-offload": (
+        "CheckpointPolicy",
+        "SwapManager",
+        "checkpoint",
+        "checkpoint_wrapper",
+        "swap",
+        "swap_tensor_wrapper",
+        "swap_wrapper",
+    ),
+    "hp-optim": ("AdamW", "ChainedOptimizer", "Muon", "get_hyper_lr_scheduler", "get_hyper_optimizer"),
+    "hp-dcp": ("async_save", "load", "save"),
+    "hp-native": ("AllGatherMatmul", "MatmulReduceScatter"),
+    "hp-auto": ("DryRun",),
+    "hp-trainer": ("LLMTrainer", "ParallelDims", "VLTrainer"),
 }
 
 #: The distributions of this project. Others are third-party, whatever their name begins with.
 FIRST_PARTY: frozenset[str] = frozenset(PACKAGES)
+
+
+def owner(name: str) -> str | None:
+    """Return the distribution in which a public name lives, or None."""
+    return next((distribution for distribution, names in PACKAGES.items() if name in names), None)
+
+
+def public_names() -> list[str]:
+    """Return every public name of the project, installed or not."""
+    return sorted(name for names in PACKAGES.values() for name in names)

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another path to `hp_core.platform`; imported when a name is asked for."""
+
+from hp_core.lazy import alias
+
+__getattr__, __dir__ = alias(__name__, "hp_core.platform")
