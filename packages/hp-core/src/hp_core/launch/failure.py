@@ -80,14 +80,17 @@ def is_consequence(error: BaseException) -> bool:
     return type(root) is RuntimeError and bool(_PEER_IS_GONE.search(str(root)))
 
 
-def from_exception(rank: int, error: BaseException) -> Failure:
-    """Describe an exception caught on this rank, now."""
+def from_exception(rank: int, error: BaseException, *, num_own_frames: int = 0) -> Failure:
+    """Describe an exception caught on this rank, now; the outermost ``num_own_frames`` frames are left out."""
+    stack = error.__traceback__
+    for _ in range(num_own_frames):
+        stack = stack.tb_next if stack is not None and stack.tb_next is not None else stack
     line = traceback.format_exception_only(error)[-1].strip().split("\n", 1)[0]
     return Failure(
         rank=rank,
         kind="exception",
         summary=line,
-        traceback="".join(traceback.format_exception(error)).rstrip(),
+        traceback="".join(traceback.format_exception(type(error), error, stack)).rstrip(),
         time_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),
         secondary=is_consequence(error),
@@ -96,15 +99,13 @@ def from_exception(rank: int, error: BaseException) -> Failure:
 
 def from_returncode(rank: int, returncode: int) -> Failure:
     """Describe the end of a process that left no exception; negative ``returncode`` is a signal's number."""
-    now = {"time_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     if returncode >= 0:
-        return Failure(rank, "exit", f"exit code {returncode}", exit_code=returncode or 1, **now)
-    number = -returncode
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = "unknown"
-    return Failure(rank, "signal", f"killed by {name} (signal {number})", exit_code=128 + number, **now)
+        kind, summary, exit_code = "exit", f"exit code {returncode}", returncode or 1
+    else:
+        number = -returncode
+        name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
+        kind, summary, exit_code = "signal", f"killed by {name} (signal {number})", 128 + number
+    return Failure(rank, kind, summary, exit_code=exit_code, time_ns=time.monotonic_ns(), wall_ns=time.time_ns())
 
 
 def first_failure(failures: Iterable[Failure]) -> Failure:

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from hp_core.errors import HPError
 from hp_core.launch.failure import Failure, first_failure
-from hp_core.testing.processes import StillRunning, WorkerGroup, ship
+from hp_core.testing.processes import Outcome, WorkerGroup
+from hp_core.testing.shipping import ship
 
 Result = TypeVar("Result")
 Environment = tuple[tuple[tuple[str, str], ...], ...]
@@ -77,9 +78,7 @@ class Ranks:
         """The number of worker processes."""
         return self._key.num_ranks
 
-    def run(
-        self, function: Callable[..., Result], *args: Any, timeout_s: float = 60.0, **kwargs: Any
-    ) -> list[Result]:
+    def run(self, function: Callable[..., Result], *args: Any, timeout_s: float = 60.0, **kwargs: Any) -> list[Result]:
         """Call ``function(*args, **kwargs)`` on every rank at once and return the results in rank order.
 
         The function, its arguments and its results travel by cloudpickle; what is defined in a test module or a
@@ -205,7 +204,7 @@ def _throw_away(key: _Key) -> None:
         group.kill()
 
 
-def _describe(group: WorkerGroup, outcomes: Sequence[Any], name: str, timeout_s: float) -> RankError:
+def _describe(group: WorkerGroup, outcomes: Sequence[Outcome], name: str, timeout_s: float) -> RankError:
     failures = {rank: outcome.failure for rank, outcome in enumerate(outcomes) if outcome.failure is not None}
     stuck = {rank: outcome.stuck for rank, outcome in enumerate(outcomes) if outcome.stuck is not None}
     lines: list[str] = []
@@ -234,7 +233,7 @@ def _describe(group: WorkerGroup, outcomes: Sequence[Any], name: str, timeout_s:
     )
 
 
-def _doing(outcome: Any) -> str:
+def _doing(outcome: Outcome) -> str:
     if outcome.failure is not None:
         return f"failed too: {outcome.failure.summary}"
     if outcome.stuck is not None:
@@ -246,4 +245,4 @@ def _indented(text: str) -> list[str]:
     return [f"    {line}" for line in text.splitlines()]
 
 
-__all__ = ["MAX_POOLS", "RankError", "Ranks", "StillRunning", "close_pools", "ranks"]
+__all__ = ["MAX_POOLS", "RankError", "Ranks", "close_pools", "ranks"]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
 import json
 import os
 import pickle
@@ -13,15 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-import cloudpickle
 
 from hp_core.launch.failure import Failure, from_returncode
 from hp_core.launch.ports import free_port
@@ -60,56 +54,11 @@ class Outcome:
         return self.failure is None and self.stuck is None
 
 
-def ship(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-    """Pickle a call. Modules that a worker could not import (test modules, scripts) travel by value."""
-    with _by_value(function, *args, *kwargs.values()):
-        return bytes(cloudpickle.dumps((function, args, dict(kwargs))))
-
-
-@contextlib.contextmanager
-def _by_value(*objects: Any) -> Iterator[None]:
-    roots: set[Path] = set()
-    for obj in objects:
-        module = sys.modules.get(getattr(obj, "__module__", None) or type(obj).__module__)
-        path = getattr(module, "__file__", None)
-        if module is not None and path is not None and not _importable(module):
-            roots.add(Path(path).parent)
-    # Not the function's module alone: it may use a conftest.py beside it.
-    registered = cloudpickle.list_registry_pickle_by_value()
-    modules = [
-        module
-        for name, module in list(sys.modules.items())
-        if name != "__main__"  # by value already
-        and name not in registered
-        and isinstance(module, ModuleType)
-        and getattr(module, "__name__", None) == name
-        and getattr(module, "__file__", None) is not None
-        and Path(str(module.__file__)).parent in roots
-        and not _importable(module)
-    ]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _importable(module: ModuleType) -> bool:
-    """Whether ``import`` in a fresh process with our ``sys.path`` gives this very file.
-
-    Namespace packages do not count: with the repository's root on the path, ``packages.x.tests.test_y`` would be one.
-    """
-    top, _, rest = module.__name__.partition(".")
-    if top in sys.builtin_module_names:
-        return True
-    spec = importlib.machinery.PathFinder.find_spec(top)
-    if spec is None or spec.origin is None:
-        return False
-    path = Path(str(module.__file__)).resolve()
-    origin = Path(spec.origin).resolve()
-    return origin.parent in path.parents if rest else origin == path
+# [Note: The guard]
+# A pool must not outlive this process, even when that is killed -9 while a worker sits in C with the interpreter
+# locked and has children of its own. PR_SET_PDEATHSIG does not reach those children, and fires when the THREAD
+# that started the worker ends. So a shell waits for the end of a pipe whose other end only we hold, and then
+# kills the workers' process groups.
 
 
 class WorkerGroup:
@@ -120,6 +69,7 @@ class WorkerGroup:
         self._sockets: list[socket.socket] = []
         self._outputs: list[int] = []
         self._stacks: list[int] = []
+        self._guard: subprocess.Popen[bytes] | None = None
         port = free_port()
         try:
             for rank in range(num_ranks):
@@ -140,6 +90,14 @@ class WorkerGroup:
                     if name not in _NOT_INHERITED and not name.startswith("TORCHELASTIC_")
                 }
                 self._spawn({**inherited, **{k: str(v) for k, v in job.items()}, **environments[rank]})
+            groups = " ".join(f"-{process.pid}" for process in self._processes)
+            self._guard = subprocess.Popen(
+                ["/bin/sh", "-c", f"read _; kill -s KILL -- {groups}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except BaseException:
             self.kill()
             raise
@@ -151,8 +109,7 @@ class WorkerGroup:
         self._outputs.append(os.memfd_create("hp-test-output"))
         self._stacks.append(os.memfd_create("hp-test-stacks"))
         output, stacks = self._outputs[-1], self._stacks[-1]
-        stays = threading.current_thread() is threading.main_thread()
-        numbers = json.dumps([theirs.fileno(), stacks, os.getpid(), stays])
+        numbers = json.dumps([theirs.fileno(), stacks])
         self._processes.append(
             subprocess.Popen(
                 [sys.executable, "-c", _BOOT, numbers, json.dumps(sys.path)],
@@ -244,7 +201,8 @@ class WorkerGroup:
             if all(stacks.values()) and stacks == before:
                 break
             time.sleep(0.02)
-        return {rank: stack or "(no stack: the process does not answer a signal)" for rank, stack in stacks.items()}
+        none = "(no stack: the process does not answer a signal)"
+        return {rank: stack or none for rank, stack in stacks.items()}
 
     def printed(self, rank: int) -> str:
         """Return what the rank printed since the last call began (the end of it, where it is long)."""
@@ -252,6 +210,10 @@ class WorkerGroup:
 
     def kill(self) -> None:
         """Kill the processes and all that they started, and free what the group holds."""
+        if self._guard is not None:  # first: it must never meet the numbers of groups that have gone
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -8,24 +8,20 @@ parent's memory files.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import pickle
-import select
 import signal
 import socket
 import struct
 import sys
-import threading
 from typing import Any
 
 import cloudpickle
 
-from hp_core.launch.failure import Failure, from_exception
+from hp_core.launch.failure import from_exception
 
 _LENGTH = struct.Struct("<Q")
-_PR_SET_PDEATHSIG = 1
 
 
 def send(connection: socket.socket, message: bytes) -> None:
@@ -51,24 +47,6 @@ def _receive_exactly(connection: socket.socket, num_bytes: int) -> bytes:
     return bytes(buffer)
 
 
-def _end_with_parent(connection: socket.socket, parent: int, parent_thread_stays: bool) -> None:
-    """Make sure that this process ends when its parent does, whatever either is doing."""
-    if parent_thread_stays:
-        # Works even while this process is blocked in C. It fires when the parent's THREAD ends, hence the condition.
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(connection, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
-        poll.poll()
-        with contextlib.suppress(OSError):
-            os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, name="hp-parent-watch", daemon=True).start()
-
-
 def _start_comm() -> None:
     import hp_core.comm as comm
 
@@ -91,9 +69,11 @@ def _answer(rank: int, work: Any) -> bytes:
         try:
             return bytes(cloudpickle.dumps(("ok", result)))
         except Exception as error:
-            raise TypeError(f"the result of the function cannot be pickled: {type(result).__name__}: {error}") from error
+            raise TypeError(
+                f"the result of the function cannot be pickled: {type(result).__name__}: {error}"
+            ) from error
     except BaseException as error:
-        failure = from_exception(rank, error)
+        failure = from_exception(rank, error, num_own_frames=2)
         try:
             answer = bytes(cloudpickle.dumps(("failed", failure, error)))
             pickle.loads(answer)  # noqa: S301  # some exceptions pickle, and then cannot be made again
@@ -104,12 +84,11 @@ def _answer(rank: int, work: Any) -> bytes:
         _flush()
 
 
-def main(connection_fd: int, stacks_fd: int, parent: int, parent_thread_stays: bool) -> None:
+def main(connection_fd: int, stacks_fd: int) -> None:
     """Serve the parent at the other end of ``connection_fd`` until it goes away."""
     connection = socket.socket(fileno=connection_fd)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
-    _end_with_parent(connection, parent, parent_thread_stays)
     rank = int(os.environ["RANK"])
     init_comm = os.environ.pop("HP_TEST_INIT_COMM") == "1"
     try:
@@ -124,6 +103,3 @@ def main(connection_fd: int, stacks_fd: int, parent: int, parent_thread_stays: b
             send(connection, _answer(rank, work))
     except (EOFError, OSError):
         os._exit(0)
-
-
-__all__ = ["Failure", "main", "receive", "send"]
