@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hp_core.errors import MeshError, did_you_mean
+from hp_core.mesh.cost import Span, spans
 from hp_core.mesh.current import pop_mesh, push_mesh
 from hp_core.mesh.grid import Axis, Grid
+from hp_core.mesh.topology import Level, Topology
 from hp_core.mesh.world import current_rank
 
 if TYPE_CHECKING:
@@ -30,13 +32,16 @@ class DeviceMesh:
     Pickling keeps ranks and names; the process that unpickles looks with its own rank and makes its own groups.
     """
 
-    def __init__(self, device_type: str, grid: Grid, *, rank: int | None = None) -> None:
+    def __init__(
+        self, device_type: str, grid: Grid, *, rank: int | None = None, topology: Topology | None = None
+    ) -> None:
         """Wrap ``grid``.
 
         Args:
             device_type: ``"cpu"``, ``"cuda"``, ``"npu"``…
             grid: Shape, names and ranks.
             rank: The rank that looks at the mesh; this process' own by default. Another one is for planning.
+            topology: Where ranks are and how fast they reach each other; see :attr:`topology`.
         """
         self._device_type = device_type
         self._grid = grid
@@ -46,6 +51,8 @@ class DeviceMesh:
         self._base: tuple[tuple[int, ...], ...] = tuple((axis,) for axis in range(grid.ndim))
         self._flattened: dict[str, tuple[int, ...]] = {}  # the root's: name -> its axes
         self._submeshes: dict[tuple[tuple[tuple[int, ...], ...], tuple[str, ...] | None], DeviceMesh] = {}
+        self._spans: dict[tuple[int, ...], tuple[Span, ...]] = {}
+        self._topology = topology
         self._group: Group | None = None
 
     # What it is
@@ -120,7 +127,7 @@ class DeviceMesh:
 
     def at_rank(self, rank: int) -> DeviceMesh:
         """Return this mesh as ``rank`` sees it: for planning other ranks' work. It gives no groups."""
-        seen = DeviceMesh(self._device_type, self._grid, rank=rank)
+        seen = DeviceMesh(self._device_type, self._grid, rank=rank, topology=self._topology)
         if self._root is not self:
             seen._root, seen._base = self._root.at_rank(rank), self._base
         seen._flattened = dict(self._flattened)
@@ -176,6 +183,46 @@ class DeviceMesh:
         if name not in known:
             self._root._flattened[name] = base
         return self._slice((tuple(range(self.ndim)),), (name,))
+
+    # Topology
+
+    @property
+    def topology(self) -> Topology:
+        """Where the world's ranks are and how fast they reach each other.
+
+        What was given to :func:`~hp_core.mesh.init_device_mesh` or :meth:`with_topology`, else
+        :meth:`Topology.default() <hp_core.mesh.Topology.default>` of the device type.
+        """
+        if self._topology is None:
+            self._topology = Topology.default(self._device_type)
+        return self._topology
+
+    def with_topology(self, topology: Topology) -> DeviceMesh:
+        """Return this mesh with another topology; it equals this one, as a topology is no part of the identity."""
+        mesh = DeviceMesh(self._device_type, self._grid, rank=self._rank, topology=topology)
+        mesh._root = mesh if self._root is self else self._root
+        mesh._base, mesh._flattened, mesh._group = self._base, dict(self._flattened), self._group
+        return mesh
+
+    def level(self, axis: Axis | Sequence[Axis] | None = None) -> Level:
+        """Return the innermost topology level that holds each group along an axis (several, the whole mesh).
+
+        Raises:
+            MeshError: If the axis is unknown or the topology does not hold the ranks.
+        """
+        spanned = max(self.topology.spanned(group) for group in self._grid.groups(axis))
+        return self.topology.levels[spanned]
+
+    def spans(self, axis: Axis | Sequence[Axis] | None = None) -> tuple[Span, ...]:
+        """Return what groups along an axis (several, the whole mesh) cross when all run at once; distinct ones only.
+
+        Raises:
+            MeshError: If the axis is unknown or the topology does not hold the ranks.
+        """
+        axes = self._grid.axes(axis)
+        if axes not in self._spans:
+            self._spans[axes] = tuple(dict.fromkeys(spans(self._grid.groups(axes), self.topology)))
+        return self._spans[axes]
 
     # Groups
 
@@ -272,10 +319,11 @@ class DeviceMesh:
             "root": root,
             "base": self._base,
             "flattened": self._flattened,
+            "topology": self._topology,
         }
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        DeviceMesh.__init__(self, state["device_type"], state["grid"])
+        DeviceMesh.__init__(self, state["device_type"], state["grid"], topology=state["topology"])
         self._root = self if state["root"] is None else state["root"]
         self._base, self._flattened = state["base"], state["flattened"]
 
@@ -319,6 +367,7 @@ class DeviceMesh:
         if key not in self._submeshes:
             at = self._member(f"slicing along {names or dims}")
             mesh = DeviceMesh(self._device_type, self._grid.subgrid(dims, at, names), rank=self._rank)
+            mesh._topology = self._topology
             mesh._root = self._root
             mesh._base = tuple(tuple(itertools.chain.from_iterable(self._base[i] for i in dim)) for dim in dims)
             self._submeshes[key] = mesh

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hp_core.errors import MeshError
 from hp_core.mesh.device_mesh import DeviceMesh
 from hp_core.mesh.grid import Grid
+from hp_core.mesh.topology import Topology
 from hp_core.mesh.world import current_world_size
 
 
@@ -18,6 +19,7 @@ def init_device_mesh(
     mesh_dim_names: Sequence[str] | None = None,
     rank_list: Sequence[int] | None = None,
     init_backend: bool = True,
+    topology: Topology | None = None,
 ) -> DeviceMesh:
     """Lay ranks out in a mesh with axes.
 
@@ -32,6 +34,8 @@ def init_device_mesh(
             ``0, 1, 2, …`` by default.
         init_backend: Start :mod:`hp_core.comm` if it does not run yet. ``False`` plans only: no framework is
             imported, the mesh may be larger than the world, and the looking rank is ``RANK`` or 0.
+        topology: Where ranks are and how fast they reach each other; by default hosts of ``LOCAL_WORLD_SIZE`` ranks
+            with round figures (:meth:`Topology.default() <hp_core.mesh.Topology.default>`).
 
     Returns:
         The mesh, seen from this rank.
@@ -57,7 +61,7 @@ def init_device_mesh(
         _check_world(grid, current_world_size(), rank_list is not None)
         comm.init_backend(device_type)
         _check_world(grid, comm.world_size(), rank_list is not None)
-    mesh = DeviceMesh(device_type, grid)
+    mesh = DeviceMesh(device_type, grid, topology=topology)
     hooks().hp_mesh_created(mesh=mesh)
     return mesh
 
