@@ -30,6 +30,11 @@ def brought_by(statement: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
+def bounded(case: str, value: float, bound: float) -> Row:
+    """Return the row of a figure that must not be above ``bound``, which stands in the peer's place."""
+    return Row(case, value, bound, value / bound if bound else value, 1.0 if bound else 0.0, value <= bound)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
@@ -51,13 +56,13 @@ def main() -> int:
     help_median_s = statistics.median(help_s)
     brought = brought_by("import hyper_parallel")
     rows = [
-        Row.limit("import hyper_parallel, s over bare Python", added_s, IMPORT_GOAL_S),
-        Row.limit("frameworks in sys.modules after it", len(brought), 0),
-        Row.limit("hp --help, s", help_median_s, HELP_GOAL_S),
+        bounded("import hyper_parallel, s over bare Python", added_s, IMPORT_GOAL_S),
+        bounded("frameworks in sys.modules after it", len(brought), 0),
+        bounded("hp --help, s", help_median_s, HELP_GOAL_S),
     ]
     if brought:
         print(f"import hyper_parallel brings {', '.join(brought)}")
-    return report(rows, as_json=arguments.json)
+    return 0 if report(rows, as_json=arguments.json) else 1
 
 
 if __name__ == "__main__":

@@ -32,7 +32,11 @@ def test_every_source_file_has_its_spdx_line() -> None:
 def test_files_stay_small_and_have_names_that_say_something() -> None:
     sources = tracked("packages/*.py")
     assert [str(file) for file in sources if file.name in EMPTY_NAMES] == []
-    long = {str(file.relative_to(ROOT)): lines for file in sources if (lines := len(file.read_text().splitlines())) > MAX_LINES}
+    long = {
+        str(file.relative_to(ROOT)): lines
+        for file in sources
+        if (lines := len(file.read_text().splitlines())) > MAX_LINES
+    }
     assert long == {}
 
 

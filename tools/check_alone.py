@@ -40,14 +40,19 @@ def main(name: str) -> int:
                 raise
             left_out.append(module)
     bare = [framework for framework in FRAMEWORKS if framework not in missing]
-    print(f"{name}: {len(modules) - len(left_out)} of {len(modules)} modules import (frameworks here: {bare or 'none'})")
+    print(
+        f"{name}: {len(modules) - len(left_out)} of {len(modules)} modules import (frameworks here: {bare or 'none'})"
+    )
     if left_out:
         print(f"  these need a framework: {', '.join(left_out)}")
     for command in (["plugins", "list"], ["--version"]):
         subprocess.run([Path(sys.executable).parent / "hp", *command], check=True)
     if "torch" in missing:
         result = subprocess.run(
-            [Path(sys.executable).parent / "hp", "run", "-n", "2", __file__], capture_output=True, text=True, check=False
+            [Path(sys.executable).parent / "hp", "run", "-n", "2", __file__],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if result.returncode == 0 or "pip install 'hp-core[torch]'" not in result.stderr:
             print(f"hp run without torch must say how to install it; it exited {result.returncode}:\n{result.stderr}")

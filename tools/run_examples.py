@@ -33,9 +33,17 @@ def main() -> int:
         command = command_of(script)
         started = time.monotonic()
         result = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=300, check=False
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
-        print(f"{'ok' if result.returncode == 0 else 'FAILED':6s} {time.monotonic() - started:5.1f} s  {shlex.join(command)}")
+        print(
+            f"{'ok' if result.returncode == 0 else 'FAILED':6s} {time.monotonic() - started:5.1f} s  {shlex.join(command)}"
+        )
         if result.returncode:
             failed.append(script)
             print(result.stdout, result.stderr, sep="\n")
