@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a callback of the trainer may implement."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from hp_trainer.run import Run
+
+
+@runtime_checkable
+class TrainerCallback(Protocol):
+    """Sees a run go by. All methods are called on every rank; ``run.rank`` tells which.
+
+    A callback may call collectives only if it does so on all ranks alike. What it raises ends the run.
+    Derive from `Callback` to implement only some methods.
+    """
+
+    def on_train_begin(self, run: Run) -> None:
+        """Be called once, after set-up and the first evaluation's preparation, before any step."""
+
+    def on_step_end(self, run: Run, step_metrics: Mapping[str, Any]) -> None:
+        """See the metrics of a step: the line of ``metrics.jsonl``, equal on all ranks."""
+
+    def on_evaluation(self, run: Run, result: Mapping[str, Any]) -> None:
+        """See an evaluation: ``step``, ``loss``, ``perplexity``, ``num_tokens``."""
+
+    def on_train_end(self, run: Run) -> None:
+        """Be called after the last evaluation and the export of the model, when the run succeeded."""
+
+    def on_exception(self, run: Run, exc: BaseException) -> None:
+        """Be called when the run fails or is interrupted; other ranks may be gone, so no collectives here."""
+
+
+class Callback:
+    """A callback that does nothing: override what you need."""
+
+    def on_train_begin(self, run: Run) -> None:
+        """See `TrainerCallback`."""
+
+    def on_step_end(self, run: Run, step_metrics: Mapping[str, Any]) -> None:
+        """See `TrainerCallback`."""
+
+    def on_evaluation(self, run: Run, result: Mapping[str, Any]) -> None:
+        """See `TrainerCallback`."""
+
+    def on_train_end(self, run: Run) -> None:
+        """See `TrainerCallback`."""
+
+    def on_exception(self, run: Run, exc: BaseException) -> None:
+        """See `TrainerCallback`."""
+
+
+class CallbackList:
+    """Calls the method of an event on several callbacks, in order, on those that have it."""
+
+    def __init__(self, callbacks: Iterable[Any]) -> None:
+        self._callbacks = list(callbacks)
+
+    def tell(self, event: str, run: Run, *arguments: Any) -> None:
+        """Call method ``event`` of each callback that has it; what one raises ends the run."""
+        for callback in self._callbacks:
+            method = getattr(callback, event, None)
+            if method is not None:
+                method(run, *arguments)
+
+    def tell_failure(self, run: Run, exc: BaseException) -> None:
+        """Call ``on_exception`` of all: one that raises must not keep the others from hearing, nor hide ``exc``."""
+        for callback in self._callbacks:
+            method = getattr(callback, "on_exception", None)
+            if method is None:
+                continue
+            try:
+                method(run, exc)
+            except Exception as error:
+                print(f"warning: {type(callback).__name__}.on_exception failed: {error!r}", file=sys.stderr)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hp train`: read the options, start the ranks if nobody did, train. Imports nothing heavy before it must."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hp_core.errors import ConfigError, HPError
+
+if TYPE_CHECKING:
+    from hp_trainer.config import TrainConfig
+
+_HELP = frozenset({"-h", "--help"})
+
+
+@dataclass
+class CommandLine:
+    """What the user typed: a YAML file, options in order, and whether help was asked for."""
+
+    config: str | None = None
+    options: list[tuple[str, str | None]] = field(default_factory=list)
+    wants_help: bool = False
+
+
+def parse(arguments: Sequence[str]) -> CommandLine:
+    """Take the command line apart without knowing the keys: ``--key value``, ``--key=value``, ``-n N``, one file.
+
+    Raises:
+        ConfigError: Two files, or a short option that does not exist.
+    """
+    line = CommandLine()
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word in _HELP:
+            line.wants_help = True
+        elif word.startswith("--") or word.startswith("-n"):
+            name, equals, value = word.partition("=")
+            if name.startswith("-n") and not name.startswith("--") and len(name) > 2:
+                name, equals, value = "-n", "=", word[2:].removeprefix("=")
+            key = "launch.ranks" if name in ("-n", "--ranks") else name[2:]
+            if equals:
+                line.options.append((key, value))
+            elif rest and not rest[0].startswith("--") and rest[0] not in _HELP:
+                line.options.append((key, rest.pop(0)))
+            else:
+                line.options.append((key, None))
+        elif word.startswith("-"):
+            raise ConfigError(f"unknown option {word!r}; options are -n RANKS, -h and --KEY VALUE (hp train --help lists all keys)")
+        elif line.config is None:
+            line.config = word
+        else:
+            raise ConfigError(f"given two configuration files, {line.config!r} and {word!r}; give one, and keys as --KEY VALUE")
+    return line
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `hp train` with ``arguments`` and return the exit status; a user's mistake is one line on stderr."""
+    try:
+        return _main(list(arguments))
+    except HPError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        return 130
+
+
+def _main(arguments: list[str]) -> int:
+    line = parse(arguments)
+    if line.wants_help:
+        from hp_trainer.config.listing import help_text
+
+        print(help_text(), end="")
+        return 0
+    from hp_trainer.config import load_config
+
+    config = load_config(line.config, line.options)
+    if "RANK" in os.environ or config.launch.ranks == 1:
+        train(config)
+        return 0
+    return _launch(config, arguments)
+
+
+def train(config: TrainConfig) -> None:
+    """Train on this rank, with the live table on rank 0."""
+    from hp_trainer.progress import Progress
+    from hp_trainer.trainer import LLMTrainer
+
+    LLMTrainer(config, callbacks=[Progress()]).train()
+
+
+def _launch(config: TrainConfig, arguments: list[str]) -> int:
+    """Do the set-up that needs no ranks, start them on this host, and see to the run folder if they were killed."""
+    from hp_core.launch.engine import launch
+
+    from hp_trainer.prepare import prepare
+    from hp_trainer.run import mark_failed, run_folder
+    from hp_trainer.setup import threads_per_rank
+
+    prepare(config)
+    os.environ.setdefault("OMP_NUM_THREADS", str(config.launch.threads or threads_per_rank(config.launch.ranks)))
+    reason = "the job was ended from outside"
+    try:
+        status = launch("hp_trainer", arguments, module=True, nproc=config.launch.ranks)
+        if status:
+            reason = f"a rank failed (exit status {status})"
+        return int(status)
+    except HPError as error:
+        reason = str(error).splitlines()[0]
+        raise
+    except KeyboardInterrupt:
+        reason = "interrupted"
+        raise
+    finally:
+        folder = run_folder(config)
+        if mark_failed(folder, reason):
+            from hp_trainer.report import write_report
+
+            write_report(folder)

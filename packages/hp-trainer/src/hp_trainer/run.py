@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run and its folder: what is running, and the `run.json` that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from hp_core.errors import ConfigError, HPError
+
+from hp_trainer.config import TrainConfig, dump_yaml
+
+
+class TrainingError(HPError, RuntimeError):
+    """The training itself cannot go on, or its results cannot be written."""
+
+
+@dataclass
+class Run:
+    """A run as callbacks see it.
+
+    Attributes:
+        config: The resolved configuration.
+        dir: The run folder, the same path on all ranks; only rank 0 writes there.
+        rank: This rank.
+        world_size: Number of ranks.
+        info: What `run.json` holds; complete on rank 0.
+        step: Steps done so far.
+    """
+
+    config: TrainConfig
+    dir: Path
+    rank: int = 0
+    world_size: int = 1
+    info: dict[str, Any] = field(default_factory=dict)
+    step: int = 0
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes the run folder and the terminal."""
+        return self.rank == 0
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps the run is to take."""
+        return self.config.train.steps
+
+    def start(self) -> None:
+        """Make the run folder with `config.yaml` and a first `run.json` (rank 0). An earlier run of this name is kept aside."""
+        self.info.update(
+            name=self.config.run.name, status="running", started=now(), world_size=self.world_size, seed=self.config.run.seed
+        )
+        if self.is_main:
+            make_folder(self.dir)
+            (self.dir / "config.yaml").write_text(dump_yaml(self.config), encoding="utf-8")
+            self.save()
+
+    def finish(self, status: str, error: BaseException | None = None) -> None:
+        """Write the final status, ``done`` or ``failed``, to `run.json` (rank 0)."""
+        self.info.update(status=status, ended=now())
+        if error is not None:
+            self.info["error"] = describe(error)
+        if self.is_main:
+            self.save()
+
+    def save(self) -> None:
+        """Write `run.json`; a reader sees the old or the new one, never half of it."""
+        write_info(self.dir, self.info)
+
+
+def run_folder(config: TrainConfig) -> Path:
+    """Return the folder of a run."""
+    return Path(config.run.output_dir).expanduser() / config.run.name
+
+
+def make_folder(folder: Path) -> None:
+    """Make an empty run folder; one with an earlier run in it is renamed to ``NAME.1``, ``NAME.2``, … first.
+
+    Raises:
+        ConfigError: The folder holds something that is no run, or cannot be made.
+    """
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if not (folder / "run.json").is_file():
+                raise ConfigError(f"run.output_dir: {folder} exists and is no run folder; name another run.name or run.output_dir")
+            number = 1
+            while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+                number += 1
+            folder.rename(aside)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"run.output_dir: cannot make {folder}: {error.strerror or error}; name another folder") from error
+
+
+def write_info(folder: Path, info: dict[str, Any]) -> None:
+    """Write ``info`` as `run.json` in one step."""
+    temporary = folder / f".run.json.{os.getpid()}"
+    temporary.write_text(json.dumps(info, indent=1), encoding="utf-8")
+    temporary.replace(folder / "run.json")
+
+
+def mark_failed(folder: Path, reason: str) -> bool:
+    """Turn a `run.json` that still says ``running`` into ``failed``: rank 0 was killed and could not do it itself.
+
+    Returns:
+        Whether it did.
+    """
+    path = folder / "run.json"
+    if not path.is_file():
+        return False
+    info = json.loads(path.read_text(encoding="utf-8"))
+    if info.get("status") != "running":
+        return False
+    info.update(status="failed", ended=now(), error=reason)
+    write_info(folder, info)
+    return True
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception in one line."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    text = str(error).strip().splitlines()
+    return text[0] if isinstance(error, HPError) and text else f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
