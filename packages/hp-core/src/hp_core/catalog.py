@@ -83,6 +83,9 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "hp-trainer": ("LLMTrainer", "ParallelDims", "VLTrainer"),
 }
 
+#: Commands of ``hp`` that packages add.
+COMMANDS: dict[str, str] = {"explain": "hp-auto", "report": "hp-trainer", "train": "hp-trainer"}
+
 #: The distributions of this project. Others are third-party, whatever their name begins with.
 FIRST_PARTY: frozenset[str] = frozenset(PACKAGES)
 

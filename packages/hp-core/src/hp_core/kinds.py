@@ -89,12 +89,17 @@ _CALLBACK_METHODS = ("on_train_begin", "on_step_end", "on_evaluation", "on_train
 
 KIND_TABLE: dict[str, Kind] = {
     "export": Kind("any public object, importable as `from hyper_parallel import NAME`", callables=False),
-    "platform": Kind("class of a framework backend, made without arguments", factory=True),
+    "platform": Kind(
+        "class of a framework backend, made without arguments",
+        protocol="hp_core.platform.protocols:Platform",
+        factory=True,
+    ),
     "comm": Kind("class of a communication backend", protocol="hp_core.comm.backend:CommBackend", factory=True),
     "sharding_rule": Kind("function that says how an operator's inputs and outputs may be laid out"),
     "parallel_style": Kind("class with `apply(module, mesh)`", protocol=ParallelStyle, factory=True),
     "schedule": Kind(
         "function `(num_stages, num_micro_batches)` that returns each rank's list of actions",
+        protocol=Schedule,
         arguments=("num_stages", "num_micro_batches"),
     ),
     "optimizer": Kind("class or function that makes an optimizer"),

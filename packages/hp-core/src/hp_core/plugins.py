@@ -30,6 +30,7 @@ __all__ = [
     "hooks",
     "manager",
     "manifest",
+    "plugin_complaints",
     "plugin_infos",
     "reload",
     "same_distribution",
@@ -80,9 +81,9 @@ def plugin_complaints() -> list[str]:
     return list(_load(strict=False)[1].complaints)
 
 
-def active_offers() -> tuple[Offer, ...]:
-    """Return everything that active plugins provide."""
-    return _load()[1].offers
+def active_offers(*, strict: bool = True) -> tuple[Offer, ...]:
+    """Return everything that active plugins provide; ``strict=False`` also where strict mode would raise."""
+    return _load(strict=strict)[1].offers
 
 
 def settings() -> PluginSettings:

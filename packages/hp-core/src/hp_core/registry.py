@@ -15,7 +15,7 @@ from hp_core.errors import ConflictError, PluginError, did_you_mean
 from hp_core.kinds import check
 from hp_core.provide import KINDS, Provide
 
-__all__ = ["Provide", "names", "offers", "resolve"]
+__all__ = ["Provide", "conflicts", "names", "offers", "resolve"]
 
 
 def names(kind: str, platform: str | None = None) -> list[str]:
@@ -47,6 +47,23 @@ def offers(kind: str, name: str | None = None) -> list[plugins.Offer]:
     return [
         offer for offer in plugins.active_offers() if offer.provide.kind == kind and name in (None, offer.provide.name)
     ]
+
+
+def conflicts() -> list[ConflictError]:
+    """Return an error for every name that two distributions offer and nothing settles; raises none of them."""
+    by_key: dict[tuple[str, str, str | None], list[plugins.Offer]] = {}
+    for offer in plugins.active_offers(strict=False):
+        provide = offer.provide
+        by_key.setdefault((provide.kind, provide.name, provide.platform), []).append(offer)
+    found = []
+    for (kind, name, _), same in sorted(by_key.items(), key=str):
+        try:
+            _only(kind, name, same)
+        except ConflictError as exc:
+            found.append(exc)
+        except PluginError:  # a preference for a distribution that offers it for another platform
+            continue
+    return found
 
 
 def resolve(kind: str, name: str, platform: str | None = None) -> object:
@@ -90,6 +107,11 @@ def _choose(kind: str, name: str, platform: str | None) -> plugins.Offer:
     usable = usable or [offer for offer in found if offer.provide.platform is None]
     if not usable:
         raise _unknown(kind, name, platform, found)
+    return _only(kind, name, usable)
+
+
+def _only(kind: str, name: str, usable: list[plugins.Offer]) -> plugins.Offer:
+    """Return the one offer that is meant, of several for the same kind, name and platform."""
     usable = _settle(kind, name, usable)
     distributions = sorted({offer.distribution for offer in usable})
     if len(distributions) > 1:

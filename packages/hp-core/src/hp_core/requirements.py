@@ -6,12 +6,9 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hp_core.plain_requirement import parse_plain
 from hp_core.plugin_settings import normalize
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 
 @dataclass(frozen=True)
@@ -31,13 +28,25 @@ class Unmet:
         return f"{self.requirement} is required, but {have}"
 
 
-def unmet_requirements(metadata: importlib.metadata.Distribution) -> list[Unmet]:
+@dataclass(frozen=True)
+class _Required:
+    """A requirement whose marker holds, and the version that was found."""
+
+    name: str
+    extras: frozenset[str]
+    text: str
+    installed: str | None
+    holds: bool
+
+
+def unmet_requirements(metadata: importlib.metadata.Distribution, extra: str | None = None) -> list[Unmet]:
     """Return the requirements (``Requires-Dist``) of a distribution that do not hold, in declared order.
 
-    Markers are evaluated for the running interpreter. ``name[extra]`` also checks what the extra of ``name``
-    asks for. Requirements of requirements are pip's business and not checked otherwise.
+    With ``extra``, only those which that extra adds. Markers are evaluated for the running interpreter.
+    ``name[extra]`` also checks what the extra of ``name`` asks for. Requirements of requirements are pip's
+    business and not checked otherwise.
     """
-    return _unmet(metadata, frozenset(), set())
+    return _unmet(metadata, frozenset() if extra is None else frozenset({extra}), set())
 
 
 def install_command(unmet: list[Unmet]) -> str:
@@ -48,46 +57,64 @@ def install_command(unmet: list[Unmet]) -> str:
 def _unmet(
     metadata: importlib.metadata.Distribution, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]
 ) -> list[Unmet]:
-    # Imported here: it costs as much as the whole scan, and a machine without third-party plugins in its
-    # `hp --help` should not pay before anything is asked.
-    from packaging.requirements import InvalidRequirement, Requirement
-
     unmet: list[Unmet] = []
     for line in metadata.requires or ():
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            unmet.append(Unmet(line, None))
+        required = _read(line, extras)
+        if required is None:
             continue
-        if _applies(requirement, extras):
-            unmet.extend(_check(requirement, seen))
+        if not required.holds:
+            unmet.append(Unmet(required.text, required.installed))
+            continue
+        key = (normalize(required.name), required.extras)
+        if required.extras and key not in seen:
+            seen.add(key)
+            unmet.extend(_unmet(importlib.metadata.distribution(required.name), required.extras, seen))
     return unmet
 
 
-def _applies(requirement: Requirement, extras: frozenset[str]) -> bool:
-    if requirement.marker is None:
-        return not extras
-    if extras:
-        # Only what the extras add: the plain requirements of a sibling are its own business.
-        return not requirement.marker.evaluate({"extra": ""}) and any(
-            requirement.marker.evaluate({"extra": extra}) for extra in extras
-        )
-    return requirement.marker.evaluate({"extra": ""})
+def _read(line: str, extras: frozenset[str]) -> _Required | None:
+    """Return what a line requires, or None when its marker rules it out."""
+    plain = parse_plain(line)
+    if plain is None:
+        return _read_any(line, extras)
+    if (plain.extra is not None) != bool(extras) or (
+        plain.extra is not None and normalize(plain.extra) not in map(normalize, extras)
+    ):
+        return None
+    installed = _installed(plain.name)
+    text = plain.name + (f"[{','.join(sorted(plain.extras))}]" if plain.extras else "") + plain.specifier
+    if installed is None:
+        return _Required(plain.name, plain.extras, text, None, holds=False)
+    holds = plain.holds(installed)
+    return _read_any(line, extras) if holds is None else _Required(plain.name, plain.extras, text, installed, holds)
 
 
-def _check(requirement: Requirement, seen: set[tuple[str, frozenset[str]]]) -> list[Unmet]:
-    wanted = str(requirement.specifier)
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    text = f"{requirement.name} @ {requirement.url}" if requirement.url else f"{requirement.name}{extras}{wanted}"
+def _read_any(line: str, extras: frozenset[str]) -> _Required | None:
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
-        metadata = importlib.metadata.distribution(requirement.name)
+        requirement = Requirement(line)
+    except InvalidRequirement:
+        return _Required(line, frozenset(), line, None, holds=False)
+    marker = requirement.marker
+    without = marker is None or marker.evaluate({"extra": ""})
+    # With extras, only what they add: the plain requirements of a sibling are its own business.
+    wanted = (
+        any(marker.evaluate({"extra": extra}) for extra in extras) and not without if extras and marker else without
+    )
+    if not wanted or (extras and marker is None):
+        return None
+    installed = _installed(requirement.name)
+    extra_names = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    text = f"{requirement.name}{extra_names}" + (
+        f" @ {requirement.url}" if requirement.url else str(requirement.specifier)
+    )
+    holds = installed is not None and requirement.specifier.contains(installed, prereleases=True)
+    return _Required(requirement.name, frozenset(requirement.extras), text, installed, holds)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name) or "an unknown version"
     except importlib.metadata.PackageNotFoundError:
-        return [Unmet(text, None)]
-    version = metadata.version or ""
-    if not requirement.specifier.contains(version, prereleases=True):
-        return [Unmet(text, version or "an unknown version")]
-    key = (normalize(requirement.name), frozenset(requirement.extras))
-    if not requirement.extras or key in seen:
-        return []
-    seen.add(key)
-    return _unmet(metadata, frozenset(requirement.extras), seen)
+        return None
