@@ -6,6 +6,17 @@ It needs no pytest and imports no framework by itself.
 
 from __future__ import annotations
 
+from hp_core.testing.compare import Comparison, assert_same_as_single
 from hp_core.testing.pool import RankError, Ranks, close_pools, ranks
+from hp_core.testing.trainee import Trainee, model_loss
 
-__all__ = ["RankError", "Ranks", "close_pools", "ranks"]
+__all__ = [
+    "Comparison",
+    "RankError",
+    "Ranks",
+    "Trainee",
+    "assert_same_as_single",
+    "close_pools",
+    "model_loss",
+    "ranks",
+]
