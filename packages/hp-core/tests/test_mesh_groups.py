@@ -195,9 +195,8 @@ def test_a_mesh_larger_than_a_running_world_raises_on_every_rank() -> None:
 
 
 def test_making_a_mesh_calls_the_hook() -> None:
-    from hp_core.plugins import hookimpl, plugin_manager
-
     from hp_core.mesh import init_device_mesh
+    from hp_core.plugins import hookimpl, manager
 
     class Listener:
         def __init__(self) -> None:
@@ -208,10 +207,33 @@ def test_making_a_mesh_calls_the_hook() -> None:
             self.seen.append(mesh)
 
     listener = Listener()
-    plugin_manager().register(listener)
+    manager().register(listener)
     try:
         mesh = init_device_mesh("cpu", (2, 2), init_backend=False)
         mesh[0]  # slices are not announced
     finally:
-        plugin_manager().unregister(listener)
+        manager().unregister(listener)
     assert listener.seen == [mesh]
+
+
+def _topology_of_a_running_world() -> tuple:
+    import hp_core.comm as comm
+    from hp_core.errors import PlatformError
+    from hp_core.mesh import init_device_mesh
+
+    comm.init_backend("cpu")
+    mesh = init_device_mesh("cpu", (2,))
+    larger = init_device_mesh("cpu", (2, 4), init_backend=False)
+    try:
+        init_device_mesh("gpu", (2,))
+    except PlatformError as error:
+        unknown = str(error)
+    return mesh.topology.boxes, mesh.level().name, larger.topology.boxes, unknown
+
+
+def test_the_default_topology_is_the_hosts_that_the_ranks_run_on() -> None:
+    for boxes, level, larger, unknown in ranks(2).run(_topology_of_a_running_world):
+        assert boxes == ((0, 0), (0, 0))
+        assert level == "host"
+        assert larger is None
+        assert "unknown device 'gpu'" in unknown

@@ -18,7 +18,7 @@ from hp_core.mesh.cost import Span, spans
 from hp_core.mesh.current import pop_mesh, push_mesh
 from hp_core.mesh.grid import Axis, Grid
 from hp_core.mesh.topology import Level, Topology
-from hp_core.mesh.world import current_rank
+from hp_core.mesh.world import current_rank, hosts_of_world
 
 if TYPE_CHECKING:
     from hp_core.comm import Group
@@ -190,11 +190,16 @@ class DeviceMesh:
     def topology(self) -> Topology:
         """Where the world's ranks are and how fast they reach each other.
 
-        What was given to :func:`~hp_core.mesh.init_device_mesh` or :meth:`with_topology`, else
-        :meth:`Topology.default() <hp_core.mesh.Topology.default>` of the device type.
+        What was given to :func:`~hp_core.mesh.init_device_mesh` or :meth:`with_topology`. Else, with the default
+        figures of the device type, the hosts that the ranks run on; for a mesh that is only planned, hosts of
+        ``LOCAL_WORLD_SIZE`` ranks (:meth:`Topology.default() <hp_core.mesh.Topology.default>`).
         """
         if self._topology is None:
-            self._topology = Topology.default(self._device_type)
+            hosts = hosts_of_world() or []
+            if max(self._root._grid.ranks) < len(hosts):
+                self._topology = Topology.from_hosts(hosts, self._device_type)
+            else:
+                self._topology = Topology.default(self._device_type)
         return self._topology
 
     def with_topology(self, topology: Topology) -> DeviceMesh:

@@ -34,8 +34,8 @@ def init_device_mesh(
             ``0, 1, 2, …`` by default.
         init_backend: Start :mod:`hp_core.comm` if it does not run yet. ``False`` plans only: no framework is
             imported, the mesh may be larger than the world, and the looking rank is ``RANK`` or 0.
-        topology: Where ranks are and how fast they reach each other; by default hosts of ``LOCAL_WORLD_SIZE`` ranks
-            with round figures (:meth:`Topology.default() <hp_core.mesh.Topology.default>`).
+        topology: Where ranks are and how fast they reach each other; by default the hosts that they run on with round
+            figures (:attr:`DeviceMesh.topology`).
 
     Returns:
         The mesh, seen from this rank.
@@ -56,9 +56,11 @@ def init_device_mesh(
     )
     if init_backend:
         import hp_core.comm as comm
+        from hp_core.platform import get_platform
 
         # Before the backend starts, too: a mesh that cannot be must not wait for a rendezvous.
         _check_world(grid, current_world_size(), rank_list is not None)
+        get_platform().device(device_type)
         comm.init_backend(device_type)
         _check_world(grid, comm.world_size(), rank_list is not None)
     mesh = DeviceMesh(device_type, grid, topology=topology)

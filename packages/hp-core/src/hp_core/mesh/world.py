@@ -22,6 +22,17 @@ def current_world_size() -> int:
     return comm.world_size() if comm.is_initialized() else _from_environment("WORLD_SIZE", 1)
 
 
+def hosts_of_world() -> list[str] | None:
+    """Return the host of every rank, in rank order, or ``None`` while no backend runs."""
+    import hp_core.comm as comm
+
+    if not comm.is_initialized():
+        return None
+    from hp_core.comm.session import current
+
+    return [member.host for member in current().members]
+
+
 def _from_environment(name: str, default: int) -> int:
     value = os.environ.get(name, "")
     if not value:
