@@ -102,7 +102,7 @@ def _build_wheels(session: nox.Session, python: str) -> None:
     shutil.rmtree(WHEELHOUSE, ignore_errors=True)
     for package in PACKAGES:
         session.run(
-            python, "-m", "build", "-q", "--wheel", "--no-isolation", "-o", str(WHEELHOUSE), f"packages/{package}",
+            python, "-m", "build", "--wheel", "--no-isolation", "-o", str(WHEELHOUSE), f"packages/{package}",
             external=True, silent=True,
         )  # fmt: skip
 
