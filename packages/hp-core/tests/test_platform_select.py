@@ -136,15 +136,13 @@ def test_a_third_party_platform_is_found_chosen_and_checked(install) -> None:
     site = install(
         "hp-abacus",
         """
-        class Whole:
-            name = "abacus"
+        class Handless:
+            name = "handless"
             tensor = module = autograd = None
 
-            def device(self, device_type):
-                return None
-
-        class Part:
-            name = "part"
+        class Headless:
+            name = "headless"
+            tensor = module = autograd = None
 
             def device(self, device_type):
                 return None
@@ -152,17 +150,22 @@ def test_a_third_party_platform_is_found_chosen_and_checked(install) -> None:
         @hookimpl
         def hp_provide():
             return [
-                Provide("platform", "abacus", "hp_abacus:Whole"),
-                Provide("platform", "part", "hp_abacus:Part"),
+                Provide("platform", "abacus", "hp_abacus_torch:Abacus"),
+                Provide("platform", "handless", "hp_abacus:Handless"),
+                Provide("platform", "headless", "hp_abacus:Headless"),
             ]
         """,
     )
-    (site / "abacus.py").write_text("")
-    (site / "part.py").write_text("")
+    (site / "hp_abacus_torch.py").write_text(
+        "from hp_core.platform.torch import TorchPlatform\nclass Abacus(TorchPlatform):\n    name = 'abacus'\n"
+    )
+    for framework in ("abacus", "handless", "headless"):
+        (site / f"{framework}.py").write_text("")
     code = "from hp_core.platform import get_platform\nprint(get_platform().name)\n"
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     assert run_python(code, HP_PLATFORM="abacus", PYTHONPATH=path).stdout == "abacus\n"
     assert run_python(f"import abacus\n{code}", PYTHONPATH=path).stdout == "abacus\n"
-    part = run_python(code, HP_PLATFORM="part", PYTHONPATH=path)
-    assert part.returncode == 1
-    assert "lacks" in part.stderr.splitlines()[-1]
+    for name, message in (("handless", "lacks device()"), ("headless", "its tensor lacks copy_(), empty()")):
+        broken = run_python(code, HP_PLATFORM=name, PYTHONPATH=path)
+        assert broken.returncode == 1
+        assert message in broken.stderr.splitlines()[-1]

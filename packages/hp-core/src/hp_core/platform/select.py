@@ -8,7 +8,7 @@ import os
 import sys
 
 from hp_core.errors import PlatformError, did_you_mean
-from hp_core.platform.protocols import Platform
+from hp_core.platform.protocols import AutogradOps, ModuleOps, Platform, TensorOps
 
 #: Frameworks that we know by name, whether or not anything provides them: extras of hp-core.
 KNOWN = ("torch", "mindspore")
@@ -94,14 +94,15 @@ def _is_installed(name: str) -> bool:
 
 
 def _make(name: str) -> Platform:
+    from hp_core.kinds import check_members
     from hp_core.registry import resolve
 
     factory = resolve("platform", name)
     assert callable(factory), "the registry checks that a platform is a class"
     platform = factory()
-    if not isinstance(platform, Platform):
-        raise PlatformError(
-            f"platform {name!r} is a {type(platform).__name__} that lacks some of: "
-            "name, tensor, module, autograd, device; update the package that provides it"
-        )
-    return platform
+    for part, protocol in (("tensor", TensorOps), ("module", ModuleOps), ("autograd", AutogradOps)):
+        problem = check_members(getattr(platform, part, None), protocol)
+        if problem:
+            raise PlatformError(f"platform {name!r}: its {part} {problem}; update the package that provides it")
+    made: Platform = platform
+    return made
