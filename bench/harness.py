@@ -91,9 +91,8 @@ def report(rows: Iterable[Row], as_json: bool) -> bool:
     for row in rows:
         goal = "" if row.goal is None else f"{row.goal:.2f}"
         verdict = "" if row.goal is None else ("ok" if row.ok else "MISSED")
-        print(
-            f"{row.case:<{width}}  {row.ours:>10.4g}  {row.peer:>10.4g}  {row.ratio:>7.3f}  {goal:>6}  {verdict}".rstrip()
-        )
+        line = f"{row.case:<{width}}  {row.ours:>10.4g}  {row.peer:>10.4g}  {row.ratio:>7.3f}  {goal:>6}  {verdict}"
+        print(line.rstrip())
     good = all(row.ok for row in rows)
     if as_json:
         print(json.dumps({"rows": [asdict(row) for row in rows], "ok": good}), flush=True)

@@ -29,7 +29,9 @@ def text_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "text"
     folder.mkdir()
     for number in range(8):
-        lines = [f"line {line} of file {number}: the quick brown fox jumps over the lazy dog" for line in range(10 + number)]
+        lines = [
+            f"line {line} of file {number}: the quick brown fox jumps over the lazy dog" for line in range(10 + number)
+        ]
         (folder / f"{number}.txt").write_text("\n".join(lines), encoding="utf-8")
     return folder
 

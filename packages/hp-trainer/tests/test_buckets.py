@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from hp_trainer.buckets import Bucket, plan_buckets
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hp_trainer.buckets import Bucket, plan_buckets
+
+quick = settings(max_examples=40, deadline=None)
 SIZES = st.lists(st.integers(1, 200), max_size=30)
 
 
+@quick
 @given(SIZES, st.integers(1, 300), st.integers(1, 250), st.data())
 def test_each_parameter_travels_exactly_once_and_buffers_hold_one_kind(sizes, bucket_bytes, alone_bytes, data):
     kinds = data.draw(st.lists(st.sampled_from(["fp32", "bf16"]), min_size=len(sizes), max_size=len(sizes)))
@@ -20,6 +23,7 @@ def test_each_parameter_travels_exactly_once_and_buffers_hold_one_kind(sizes, bu
         assert list(bucket.members) == sorted(bucket.members, reverse=True)
 
 
+@quick
 @given(SIZES, st.integers(1, 300), st.integers(1, 250))
 def test_the_flags_travel_once_and_last(sizes, bucket_bytes, alone_bytes):
     plan = plan_buckets(sizes, ["fp32"] * len(sizes), bucket_bytes=bucket_bytes, alone_bytes=alone_bytes)

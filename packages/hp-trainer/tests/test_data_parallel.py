@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import hp_core.comm as comm
 import pytest
 import torch
+from torch import nn
+
+import hp_core.comm as comm
 from hp_core.testing import RankError, Trainee, assert_same_as_single, ranks
 from hp_trainer.data_parallel import DataParallel
-from torch import nn
 
 
 class Net(nn.Module):
@@ -70,7 +71,8 @@ class DataParallelTrainee(Trainee):
         total = int((batch["labels"] != -100).sum())
         mine = {key: value.chunk(comm.world_size())[comm.rank()] for key, value in batch.items()}
         pieces = [
-            {key: value.chunk(self.accumulation)[number] for key, value in mine.items()} for number in range(self.accumulation)
+            {key: value.chunk(self.accumulation)[number] for key, value in mine.items()}
+            for number in range(self.accumulation)
         ]
         summed = torch.zeros((), dtype=torch.float64)
         for number, piece in enumerate(pieces):
@@ -270,7 +272,7 @@ def _sparse():
 
 
 def test_sparse_gradients_are_refused_by_name():
-    with pytest.raises(RankError, match="the gradient of 'weight' is torch.sparse_coo"):
+    with pytest.raises(RankError, match=r"the gradient of 'weight' is torch\.sparse_coo"):
         ranks(2).run(_sparse)
 
 
@@ -279,7 +281,9 @@ def _different_models():
 
 
 def test_ranks_with_different_models_are_told_which_tensor_differs():
-    with pytest.raises(RankError, match=r"the ranks' models differ: weight \(2, 3\) .* on rank 0, weight \(3, 3\) .* on rank 1"):
+    with pytest.raises(
+        RankError, match=r"the ranks' models differ: weight \(2, 3\) .* on rank 0, weight \(3, 3\) .* on rank 1"
+    ):
         ranks(2).run(_different_models)
 
 

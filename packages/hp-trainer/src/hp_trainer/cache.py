@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +54,7 @@ def build_once(folder: Path, build: Callable[[Path], None], *, what: str, leader
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder.with_name(f".{folder.name}.lock"), what, timeout_s):
             if not folder.is_dir():
+                print(f"making {what}, once: {folder}", file=sys.stderr, flush=True)
                 _build(folder, build)
     except OSError as error:
         raise _disk_error(error, folder, what) from error
@@ -101,5 +103,9 @@ def _lock(path: Path, what: str, timeout_s: float) -> Iterator[None]:
 
 
 def _disk_error(error: OSError, folder: Path, what: str) -> CacheError:
-    fix = "free some space or set data.cache_dir" if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) else "set data.cache_dir"
+    fix = (
+        "free some space or set data.cache_dir"
+        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+        else "set data.cache_dir"
+    )
     return CacheError(f"cannot write {what} to {folder}: {error.strerror or error}; {fix}")

@@ -38,7 +38,7 @@ def parse(arguments: Sequence[str]) -> CommandLine:
         word = rest.pop(0)
         if word in _HELP:
             line.wants_help = True
-        elif word.startswith("--") or word.startswith("-n"):
+        elif word.startswith(("--", "-n")):
             name, equals, value = word.partition("=")
             if name.startswith("-n") and not name.startswith("--") and len(name) > 2:
                 name, equals, value = "-n", "=", word[2:].removeprefix("=")
@@ -50,11 +50,15 @@ def parse(arguments: Sequence[str]) -> CommandLine:
             else:
                 line.options.append((key, None))
         elif word.startswith("-"):
-            raise ConfigError(f"unknown option {word!r}; options are -n RANKS, -h and --KEY VALUE (hp train --help lists all keys)")
+            raise ConfigError(
+                f"unknown option {word!r}; options are -n RANKS, -h and --KEY VALUE (hp train --help lists all keys)"
+            )
         elif line.config is None:
             line.config = word
         else:
-            raise ConfigError(f"given two configuration files, {line.config!r} and {word!r}; give one, and keys as --KEY VALUE")
+            raise ConfigError(
+                f"given two configuration files, {line.config!r} and {word!r}; give one, and keys as --KEY VALUE"
+            )
     return line
 
 

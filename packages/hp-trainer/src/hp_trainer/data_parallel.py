@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-import hp_core.comm as comm
 import torch
-from hp_core.errors import CommError
 
+import hp_core.comm as comm
+from hp_core.errors import CommError
 from hp_trainer.buckets import Bucket, plan_buckets
 from hp_trainer.replicas import check_same_structure, make_replicas_equal
 
@@ -45,8 +45,8 @@ class DataParallel:
     Args:
         module: The model, on its device, the same structure on all ranks.
         group: The data-parallel ranks; None is the world.
-        op: ``"avg"`` for the mean over ranks (a mean loss per rank), ``"sum"`` where the loss is already divided by what
-            all ranks have together.
+        op: ``"avg"`` for the mean over ranks (a mean loss per rank), ``"sum"`` where the loss is already divided by
+            what all ranks have together.
         bucket_bytes: Size at which a bucket of small gradients is closed.
         alone_bytes: Gradients of this size or more are reduced in place.
 
@@ -71,7 +71,9 @@ class DataParallel:
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         self._names = [name for name, _ in named]
         self._parameters = [parameter for _, parameter in named]
-        self._frozen = [(name, parameter) for name, parameter in module.named_parameters() if not parameter.requires_grad]
+        self._frozen = [
+            (name, parameter) for name, parameter in module.named_parameters() if not parameter.requires_grad
+        ]
         check_same_structure(module, self.group)
         make_replicas_equal(module, self.group)
         self.plan: list[Bucket] = []
@@ -107,8 +109,8 @@ class DataParallel:
         for name, parameter in self._frozen:
             if parameter.grad is not None:
                 raise CommError(
-                    f"parameter {name!r} has a gradient but was frozen when DataParallel was made, so it would differ between "
-                    "ranks; unfreeze parameters first, or make DataParallel anew"
+                    f"parameter {name!r} has a gradient but was frozen when DataParallel was made, so it would "
+                    "differ between ranks; unfreeze parameters first, or make DataParallel anew"
                 )
         if self._communicates:
             self._fill_missing()
@@ -137,7 +139,7 @@ class DataParallel:
             if bucket.joined:
                 self._make_buffer(number, bucket)
         for index, parameter in enumerate(parameters):
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook_of(index)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook_of(index)))  # type: ignore[no-untyped-call]
 
     def _make_buffer(self, number: int, bucket: Bucket) -> None:
         like = self._parameters[bucket.members[0] if bucket.members else 0]
@@ -170,13 +172,15 @@ class DataParallel:
     def _arrive(self, index: int, parameter: torch.Tensor) -> None:
         if self._arrived[index]:
             raise CommError(
-                f"the gradient of {self._names[index]!r} became ready twice before reduce_gradients(); do all backward passes of a "
-                "step but the last within no_sync(), and use non-reentrant recompute"
+                f"the gradient of {self._names[index]!r} became ready twice before reduce_gradients(); do all "
+                "backward passes of a step but the last within no_sync(), and use non-reentrant recompute"
             )
         gradient = parameter.grad
         assert gradient is not None
         if gradient.layout is not torch.strided:
-            raise CommError(f"the gradient of {self._names[index]!r} is {gradient.layout}; data parallelism needs dense gradients")
+            raise CommError(
+                f"the gradient of {self._names[index]!r} is {gradient.layout}; data parallelism needs dense gradients"
+            )
         self._arrived[index] = True
         view = self._views.get(index)
         if view is not None and gradient.data_ptr() != view.data_ptr():

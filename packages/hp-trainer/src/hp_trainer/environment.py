@@ -28,7 +28,8 @@ def versions() -> dict[str, str]:
 def plugins() -> list[dict[str, str]]:
     """Return the installed plugins and their states."""
     return [
-        {"name": info.name, "distribution": info.distribution, "version": info.version, "state": info.state} for info in plugin_infos()
+        {"name": info.name, "distribution": info.distribution, "version": info.version, "state": info.state}
+        for info in plugin_infos()
     ]
 
 

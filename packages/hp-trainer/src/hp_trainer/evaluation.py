@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import hp_core.comm as comm
 import torch
 
+import hp_core.comm as comm
 from hp_trainer.config import TrainConfig
 from hp_trainer.loss import summed_loss
 
@@ -25,7 +25,9 @@ def heldout_batches(num_samples: int, num_batches: int, batch_size: int) -> list
     return [chosen[start : start + batch_size] for start in range(0, count, batch_size)]
 
 
-def evaluate(module: nn.Module, samples: Samples, config: TrainConfig, group: comm.Group, device: torch.device) -> dict[str, Any]:
+def evaluate(
+    module: nn.Module, samples: Samples, config: TrainConfig, group: comm.Group, device: torch.device
+) -> dict[str, Any]:
     """Return ``loss`` (nats a token, over all tokens), ``perplexity`` and ``num_tokens`` of the held-out batches.
 
     Every rank of the group calls it and takes every size-th batch; one all-reduce of two numbers. The module is put in

@@ -23,7 +23,7 @@ def export_bytes(module: nn.Module) -> int:
 
 
 def check_space(folder: Path, num_bytes: int) -> None:
-    """Raise where the disk of ``folder`` has less than ``num_bytes`` free, before hours are spent on what cannot be kept.
+    """Raise where the disk of ``folder`` has less than ``num_bytes`` free, before hours are spent.
 
     Raises:
         TrainingError: With the folder, the bytes needed and those that are free.
@@ -31,12 +31,12 @@ def check_space(folder: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < num_bytes + _MARGIN_BYTES:
         raise TrainingError(
-            f"the disk of {folder} has {free:,} bytes free, the model needs {num_bytes + _MARGIN_BYTES:,}; free some space or set "
-            "run.output_dir"
+            f"the disk of {folder} has {free:,} bytes free, the model needs {num_bytes + _MARGIN_BYTES:,}; "
+            "free some space or set run.output_dir"
         )
 
 
-def export_model(module: nn.Module, tokenizer: Any, folder: Path) -> None:
+def export_model(module: Any, tokenizer: Any, folder: Path) -> None:
     """Write safetensors, config and tokenizer to ``folder``; it appears only when all of it is written.
 
     One rank calls it (rank 0). A tensor at a time is copied from the device.
@@ -59,8 +59,8 @@ def export_model(module: nn.Module, tokenizer: Any, folder: Path) -> None:
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise TrainingError(
-            f"cannot write the model to {folder}: {error}; it needs {num_bytes + _MARGIN_BYTES:,} bytes: free some space or set "
-            "run.output_dir"
+            f"cannot write the model to {folder}: {error}; it needs {num_bytes + _MARGIN_BYTES:,} bytes: "
+            "free some space or set run.output_dir"
         ) from error
     finally:
         module.config.use_cache = use_cache

@@ -7,7 +7,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812  (the name everyone knows it by)
 
 from hp_trainer.data.samples import IGNORE, Batch
 
@@ -30,4 +29,6 @@ def summed_loss(module: nn.Module, batch: Batch, precision: str) -> torch.Tensor
     autocast = torch.autocast(device_type, dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
     with autocast:
         logits = module(input_ids=batch.input_ids, use_cache=False).logits
-    return F.cross_entropy(logits.flatten(0, -2).float(), batch.labels.flatten(), ignore_index=IGNORE, reduction="sum")
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(0, -2).float(), batch.labels.flatten(), ignore_index=IGNORE, reduction="sum"
+    )

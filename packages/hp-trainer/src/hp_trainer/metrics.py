@@ -32,7 +32,7 @@ class MetricsWriter(Callback):
         from torch.utils.tensorboard import SummaryWriter
 
         self._lines = (run.dir / "metrics.jsonl").open("w", encoding="utf-8")
-        self._board = SummaryWriter(str(run.dir / "tb"))  # type: ignore[no-untyped-call]
+        self._board = SummaryWriter(str(run.dir / "tb"))
 
     def on_step_end(self, run: Run, step_metrics: Mapping[str, Any]) -> None:
         """Write a step."""
@@ -63,14 +63,14 @@ class MetricsWriter(Callback):
     def _show(self, scalars: Mapping[str, float], step: int) -> None:
         if self._board is not None:
             for name, value in scalars.items():
-                self._board.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+                self._board.add_scalar(name, value, step)
 
     def _close(self) -> None:
         if self._lines is not None:
             self._lines.close()
             self._lines = None
         if self._board is not None:
-            self._board.close()  # type: ignore[no-untyped-call]
+            self._board.close()
             self._board = None
 
 

@@ -30,7 +30,7 @@ def build_optimizer(module: nn.Module, config: TrainSection) -> torch.optim.Adam
 
 
 def learning_rate(step: int, config: TrainSection) -> float:
-    """Return the rate of step ``step`` (0-based): linear warm-up to ``lr``, then a cosine to ``min_lr`` at the last step."""
+    """Return the rate of step ``step`` (0-based): linear warm-up to ``lr``, a cosine to ``min_lr`` at the last."""
     warmup = min(config.warmup_steps, config.steps - 1)
     if step < warmup:
         return config.lr * (step + 1) / (warmup + 1)

@@ -23,8 +23,8 @@ class Prepared:
 def prepare(config: TrainConfig) -> Prepared:
     """Fetch, convert and tokenise what is not in the cache yet.
 
-    Local rank 0 does the work and the other ranks of the host wait, without collectives. `hp train` also calls it before
-    it starts ranks, so that they find everything done and mistakes show at once.
+    Local rank 0 does the work and the other ranks of the host wait, without collectives. `hp train` also calls it
+    before it starts ranks, so that they find everything done and mistakes show at once.
 
     Raises:
         HPError: What the sections ``model`` and ``data`` name is not there or not usable.

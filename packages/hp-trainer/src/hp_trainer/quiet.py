@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Show only errors of transformers within the block, and restore its settings afterwards."""
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
+
+    logging: Any = transformers_logging  # untyped
 
     verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()

@@ -24,14 +24,17 @@ def check_same_structure(module: nn.Module, group: comm.Group) -> None:
     if group.size == 1:
         return
     mine = [
-        *((name, str(tuple(p.shape)), str(p.dtype), "trainable" if p.requires_grad else "frozen") for name, p in module.named_parameters()),
+        *(
+            (name, str(tuple(p.shape)), str(p.dtype), "trainable" if p.requires_grad else "frozen")
+            for name, p in module.named_parameters()
+        ),
         *((name, str(tuple(b.shape)), str(b.dtype), "buffer") for name, b in module.named_buffers()),
     ]
     everyone = comm.all_gather_object(mine, group)
     for index, other in enumerate(everyone[1:], start=1):
         if other == everyone[0]:
             continue
-        first = next((pair for pair in zip(everyone[0], other) if pair[0] != pair[1]), None)  # noqa: B905
+        first = next((pair for pair in zip(everyone[0], other, strict=False) if pair[0] != pair[1]), None)
         if first is None:
             what = f"{len(everyone[0])} tensors on rank {group.ranks[0]}, {len(other)} on rank {group.ranks[index]}"
         else:

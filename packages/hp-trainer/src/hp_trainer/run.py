@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hp_core.errors import ConfigError, HPError
-
 from hp_trainer.config import TrainConfig, dump_yaml
 
 
@@ -50,9 +49,13 @@ class Run:
         return self.config.train.steps
 
     def start(self) -> None:
-        """Make the run folder with `config.yaml` and a first `run.json` (rank 0). An earlier run of this name is kept aside."""
+        """Make the run folder with `config.yaml` and a first `run.json` (rank 0); an earlier run is kept aside."""
         self.info.update(
-            name=self.config.run.name, status="running", started=now(), world_size=self.world_size, seed=self.config.run.seed
+            name=self.config.run.name,
+            status="running",
+            started=now(),
+            world_size=self.world_size,
+            seed=self.config.run.seed,
         )
         if self.is_main:
             make_folder(self.dir)
@@ -86,14 +89,18 @@ def make_folder(folder: Path) -> None:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             if not (folder / "run.json").is_file():
-                raise ConfigError(f"run.output_dir: {folder} exists and is no run folder; name another run.name or run.output_dir")
+                raise ConfigError(
+                    f"run.output_dir: {folder} exists and is no run folder; name another run.name or run.output_dir"
+                )
             number = 1
             while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
                 number += 1
             folder.rename(aside)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"run.output_dir: cannot make {folder}: {error.strerror or error}; name another folder") from error
+        raise ConfigError(
+            f"run.output_dir: cannot make {folder}: {error.strerror or error}; name another folder"
+        ) from error
 
 
 def write_info(folder: Path, info: dict[str, Any]) -> None:
@@ -125,7 +132,11 @@ def describe(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     text = str(error).strip().splitlines()
-    return text[0] if isinstance(error, HPError) and text else f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")
+    return (
+        text[0]
+        if isinstance(error, HPError) and text
+        else f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")
+    )
 
 
 def now() -> str:

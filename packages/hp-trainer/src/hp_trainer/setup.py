@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import hp_core.comm as comm
 import torch
-from hp_core.platform import get_platform
 
+import hp_core.comm as comm
+from hp_core.platform import get_platform
 from hp_trainer.config import TrainConfig
 from hp_trainer.data import DataError, Sampler, Samples, TokenData
 from hp_trainer.data_parallel import DataParallel
@@ -31,7 +31,7 @@ def seed_run(config: TrainConfig) -> None:
 
 
 def set_threads(config: TrainConfig) -> None:
-    """Give this rank its part of the host's cores: ``launch.threads``, else OMP_NUM_THREADS, else cores / local ranks."""
+    """Give this rank its cores: ``launch.threads``, else OMP_NUM_THREADS, else cores / local ranks."""
     threads = config.launch.threads
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         threads = threads_per_rank(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -74,7 +74,8 @@ def check_same_text(tokens: TokenData) -> None:
     for rank, digest in enumerate(digests):
         if digest != digests[0]:
             raise DataError(
-                f"data.path: rank {rank} reads other text from {tokens.source} than rank 0; put the same files on every host"
+                f"data.path: rank {rank} reads other text from {tokens.source} than rank 0; put the same files on "
+                "every host"
             )
 
 

@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import hp_core.comm as comm
 import torch
 
+import hp_core.comm as comm
 from hp_trainer.config import TrainConfig
 from hp_trainer.data import Sampler, Samples
 from hp_trainer.data_parallel import DataParallel
@@ -128,7 +128,9 @@ class TrainStep:
 def _nonfinite_message(step: int, norm: float, by_rank: list[Mapping[str, float]]) -> str:
     bad = [rank for rank, row in enumerate(by_rank) if not math.isfinite(row["loss"])]
     if bad:
-        where = f"the loss of rank {bad[0]} was {by_rank[bad[0]]['loss']}" + (f" ({len(bad)} ranks in all)" if len(bad) > 1 else "")
+        where = f"the loss of rank {bad[0]} was {by_rank[bad[0]]['loss']}" + (
+            f" ({len(bad)} ranks in all)" if len(bad) > 1 else ""
+        )
     else:
         where = "the loss was finite on every rank"
     return (

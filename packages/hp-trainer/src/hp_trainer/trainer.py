@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import hp_core.comm as comm
 from hp_core.mesh import init_device_mesh
-
 from hp_trainer.callbacks import CallbackList, TrainerCallback
 from hp_trainer.config import TrainConfig, to_config
 from hp_trainer.run import Run, run_folder
 
 if TYPE_CHECKING:
     import torch
-    from hp_core.mesh import DeviceMesh
 
+    from hp_core.mesh import DeviceMesh
     from hp_trainer.data import Samples, TokenData
     from hp_trainer.models import ModelParts
     from hp_trainer.step import TrainStep
@@ -111,7 +110,9 @@ class LLMTrainer:
 
         # 6. data
         check_same_text(prepared.tokens)
-        train, heldout = (Samples(tokens, config.data.seq_len) for tokens in (prepared.tokens.train, prepared.tokens.heldout))
+        train, heldout = (
+            Samples(tokens, config.data.seq_len) for tokens in (prepared.tokens.train, prepared.tokens.heldout)
+        )
 
         # 7. loop
         step = build_step(config, parallel, optimizer, train, device)
@@ -159,7 +160,13 @@ class LLMTrainer:
         callbacks.tell("on_evaluation", self.run, {"step": self.run.step, **result})
 
     def _describe(
-        self, parts: ModelParts, tokens: TokenData, train: Samples, heldout: Samples, device: torch.device, num_parameters: int
+        self,
+        parts: ModelParts,
+        tokens: TokenData,
+        train: Samples,
+        heldout: Samples,
+        device: torch.device,
+        num_parameters: int,
     ) -> None:
         from hp_trainer.environment import describe_environment
 
@@ -185,7 +192,8 @@ class LLMTrainer:
             self.run.save()
             if tokens.num_skipped:
                 print(
-                    f"warning: {tokens.num_skipped} files are not readable as UTF-8 and were left out, first {tokens.first_skipped}",
+                    f"warning: {tokens.num_skipped} files are not readable as UTF-8 and were left out, "
+                    f"first {tokens.first_skipped}",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -197,7 +205,7 @@ class LLMTrainer:
             write_report(self.run.dir)
 
     def _fail(self, exc: BaseException, callbacks: CallbackList) -> None:
-        """Leave the run folder telling what happened. Nothing here may hide ``exc``, and no collective may be called."""
+        """Leave the run folder telling what happened. Nothing here may hide ``exc`` or call a collective."""
         callbacks.tell_failure(self.run, exc)
         if self.run.info.get("status") is None or not self.run.dir.is_dir():
             return

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hp_core.errors import ConfigError, did_you_mean
 from pydantic import ValidationError
 
+from hp_core.errors import ConfigError, did_you_mean
 from hp_trainer.config.keys import Key, all_keys, section_names
 from hp_trainer.config.schema import TrainConfig
 
@@ -53,7 +54,9 @@ def to_config(source: TrainConfig | Mapping[str, Any] | str | Path) -> TrainConf
     if isinstance(source, (str, Path)):
         source = _read_yaml(Path(source))
     # An empty section in YAML ("train:") is None: it means the defaults.
-    tree = {name: ({} if value is None and name in TrainConfig.model_fields else value) for name, value in source.items()}
+    tree = {
+        name: ({} if value is None and name in TrainConfig.model_fields else value) for name, value in source.items()
+    }
     try:
         return TrainConfig.model_validate(tree)
     except ValidationError as error:
@@ -102,7 +105,12 @@ def _unknown_key(name: str) -> ConfigError:
         hint = f"; did you mean {' or '.join(map(repr, same_name))}?"
     elif not hint:
         leaves = {key.rsplit(".", 1)[-1]: key for key in keys}
-        hint = did_you_mean(last, leaves) or f"; the sections are {', '.join(section_names())} (hp train --help lists all keys)"
+        near = [leaves[leaf] for leaf in difflib.get_close_matches(last, leaves, n=3, cutoff=0.7)]
+        hint = (
+            f"; did you mean {' or '.join(map(repr, near))}?"
+            if near
+            else f"; the sections are {', '.join(section_names())} (hp train --help lists all keys)"
+        )
     return ConfigError(f"unknown key {name!r}{hint}")
 
 

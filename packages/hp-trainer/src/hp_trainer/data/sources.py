@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hp_core.errors import HPError
-
 from hp_trainer.config.schema import DataConfig
 
 #: Folders of the standard library that are not it, or are test data in odd encodings.
@@ -51,7 +50,9 @@ def find_files(config: DataConfig) -> list[TextFile]:
             if stat.st_size:
                 files.append(TextFile(path, name, stat.st_size, stat.st_mtime_ns))
     if not files:
-        raise DataError(f"data.path: {source} has no non-empty file; put text files there or name another folder or glob")
+        raise DataError(
+            f"data.path: {source} has no non-empty file; put text files there or name another folder or glob"
+        )
     files.sort(key=lambda file: file.order)
     if config.max_bytes is None:
         return files
@@ -63,8 +64,8 @@ def find_files(config: DataConfig) -> list[TextFile]:
     if not kept:
         smallest = min(file.num_bytes for file in files)
         raise DataError(
-            f"data.max_bytes: {config.max_bytes} is less than the smallest of {len(files)} files ({smallest} bytes); raise it, "
-            "or null for all"
+            f"data.max_bytes: {config.max_bytes} is less than the smallest of {len(files)} files ({smallest} bytes); "
+            "raise it, or null for all"
         )
     return kept
 
@@ -99,9 +100,11 @@ def _candidates(config: DataConfig) -> tuple[str, Iterable[tuple[Path, str]]]:
     if root.is_file():
         return f"file {config.path}", [(root, root.name)]
     if glob.has_magic(config.path):
-        found = [Path(name) for name in glob.glob(str(root), recursive=True)]  # noqa: PTH207
+        found = [Path(name) for name in glob.glob(str(root), recursive=True)]
         return f"glob {config.path!r}", [(path, path.as_posix()) for path in found]
-    raise DataError(f"data.path: {config.path} does not exist; give a folder, a file or a glob such as 'texts/**/*.txt'")
+    raise DataError(
+        f"data.path: {config.path} does not exist; give a folder, a file or a glob such as 'texts/**/*.txt'"
+    )
 
 
 def _named(root: Path, paths: Iterable[Path]) -> list[tuple[Path, str]]:

@@ -92,7 +92,9 @@ def prepare_tokens(config: TrainConfig, model_folder: Path | None, *, leader: bo
 
 def _cache_key(files: list[TextFile], heldout: float, tokenizer: Path | None) -> str:
     digest = hashlib.sha256()
-    digest.update(json.dumps([_FORMAT, heldout, [[file.name, file.num_bytes, file.mtime_ns] for file in files]]).encode())
+    digest.update(
+        json.dumps([_FORMAT, heldout, [[file.name, file.num_bytes, file.mtime_ns] for file in files]]).encode()
+    )
     if tokenizer is None:
         digest.update(b"bytes")
     else:
@@ -148,8 +150,9 @@ def _tokenise(files: list[TextFile], config: TrainConfig, tokenizer: Any, target
     if not all(counts):
         part = "training" if not counts[0] else "held-out"
         raise DataError(
-            f"data.path: {source_name(config.data)}: no text for the {part} part after {tally.num_skipped} of {len(files)} files "
-            f"were left out as not UTF-8; give more UTF-8 text, or another data.heldout than {config.data.heldout:g}"
+            f"data.path: {source_name(config.data)}: no text for the {part} part after {tally.num_skipped} of "
+            f"{len(files)} files were left out as not UTF-8; give more UTF-8 text, or another data.heldout "
+            f"than {config.data.heldout:g}"
         )
     meta = {
         "dtype": dtype.name,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hp_core.errors import did_you_mean
-
 from hp_trainer.cache import build_once, cache_root
 from hp_trainer.config.schema import TrainConfig
 from hp_trainer.models import smollm2
@@ -56,7 +55,9 @@ def model_folder(config: TrainConfig, *, leader: bool) -> Path | None:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         hint = did_you_mean(name, _KNOWN) or f"; known names: {', '.join(_KNOWN)}"
-        raise ModelError(f"model.name: {name!r} is neither a known model nor a folder{hint}, or give a local Hugging Face folder")
+        raise ModelError(
+            f"model.name: {name!r} is neither a known model nor a folder{hint}, or give a local Hugging Face folder"
+        )
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.name: folder {folder} has no config.json, expected a Hugging Face model folder")
     if not any(path for pattern in _WEIGHT_PATTERNS for path in folder.glob(pattern)):
@@ -84,31 +85,36 @@ def build_model(config: TrainConfig, folder: Path | None, vocab_size: int) -> Mo
     import torch
     from transformers import AutoModelForCausalLM
 
+    auto_model: Any = AutoModelForCausalLM  # untyped
     with quiet_transformers():
         if folder is not None:
             try:
                 # A key that the weights lack would be initialised at random, which no one asked for: it raises.
-                module, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+                module, info = auto_model.from_pretrained(
+                    folder, dtype=torch.float32, output_loading_info=True
+                )
             except (OSError, ValueError, RuntimeError) as error:
                 raise ModelError(f"model.name: folder {folder} cannot be loaded: {_first_line(error)}") from error
             if info["missing_keys"]:
                 names = sorted(info["missing_keys"])
                 raise ModelError(
-                    f"model.name: the weights in {folder} lack {len(names)} parameters of config.json, first {names[0]!r}; "
-                    "the folder is incomplete or its config.json belongs to another model"
+                    f"model.name: the weights in {folder} lack {len(names)} parameters of config.json, first "
+                    f"{names[0]!r}; the folder is incomplete or its config.json belongs to another model"
                 )
             name = config.model.name
         else:
             module, name = _random_model(dict(config.model.config or {}), vocab_size), "random"
     rows = module.get_input_embeddings().num_embeddings
     if rows < vocab_size:
-        raise ModelError(f"the model's vocabulary has {rows} entries but the tokenizer {vocab_size}; name another model.tokenizer")
+        raise ModelError(
+            f"the model's vocabulary has {rows} entries but the tokenizer {vocab_size}; name another model.tokenizer"
+        )
     module.config.use_cache = False
     module.train()
     return ModelParts(module, name, type(module).__name__)
 
 
-def _random_model(settings: dict[str, Any], vocab_size: int) -> nn.Module:
+def _random_model(settings: dict[str, Any], vocab_size: int) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -130,7 +136,8 @@ def _random_model(settings: dict[str, Any], vocab_size: int) -> nn.Module:
             if isinstance(value, int) and value >= settings["vocab_size"]:
                 settings.setdefault(key, None)
         hf_config = AutoConfig.for_model(model_type, **settings)
-        return AutoModelForCausalLM.from_config(hf_config, dtype=torch.float32)
+        auto_model: Any = AutoModelForCausalLM  # untyped
+        return auto_model.from_config(hf_config, dtype=torch.float32)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
         raise ModelError(f"model.config: {model_type} cannot be built: {_first_line(error)}") from error
     except Exception as error:
@@ -170,7 +177,10 @@ def tokenizer_folder(config: TrainConfig, folder: Path | None) -> Path | None:
     source = Path(chosen).expanduser() if chosen is not None else folder
     assert source is not None
     if not any((source / name).is_file() for name in _TOKENIZER_FILES):
-        raise ModelError(f"model.tokenizer: {source} has no tokenizer (tokenizer.json); give a folder that has one, or 'bytes' ({VOCAB_SIZE} ids)")
+        raise ModelError(
+            f"model.tokenizer: {source} has no tokenizer (tokenizer.json); give a folder that has one, or 'bytes' "
+            f"({VOCAB_SIZE} ids)"
+        )
     return source
 
 

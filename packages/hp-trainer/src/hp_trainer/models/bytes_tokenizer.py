@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer of plain bytes: 256 ids and an end-of-text token. It needs no files, so random models can train anywhere."""
+"""A tokenizer of plain bytes: 256 ids and an end-of-text token. It needs no files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def bytes_tokenizer() -> Any:
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
+    make: Any = PreTrainedTokenizerFast
+    return make(
         tokenizer_object=tokenizer, eos_token=END_OF_TEXT, pad_token=END_OF_TEXT, clean_up_tokenization_spaces=False
     )
 

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data-parallel step of SmolLM2-135M on 2 ranks, against torch's DistributedDataParallel.
+
+    python bench/data_parallel.py [--json] [--full]
+
+Both sides run forward and backward of 512 tokens a rank over gloo and end with the same averaged gradients, which is
+checked. A side's model is made once; sides alternate, with a barrier around each step. The peer is DDP with
+``gradient_as_bucket_view=True``, the faster of its settings; its default is shown as well. `compute` is the same step
+without communication.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import Row, alternate, compare, medians, paired_ratio, report
+
+NUM_RANKS = 2
+NUM_TOKENS = 512
+GOAL = 1.0
+
+
+def main() -> int:
+    """Start the ranks, or be one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--full", action="store_true", help="five times the rounds")
+    parser.add_argument("--rounds", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    rounds = options.rounds or (30 if options.full else 6)
+    if "RANK" in os.environ:
+        rank(rounds)
+        return 0
+
+    from hp_core.launch.ports import free_port
+    from hp_trainer.config import TrainConfig
+    from hp_trainer.models import model_folder
+
+    folder = model_folder(TrainConfig(), leader=True)
+    results = run_ranks(["--rounds", str(rounds)], folder, free_port())
+    return 0 if report(results, options.json) else 1
+
+
+def run_ranks(arguments: list[str], folder: Path, port: int) -> list[Row]:
+    """Start this file once a rank, wait, and return the rows that rank 0 wrote."""
+    import json
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / "rows.json"
+        common = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(max(len(os.sched_getaffinity(0)) // NUM_RANKS, 1)),
+            "WORLD_SIZE": str(NUM_RANKS),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "HP_BENCH_MODEL": str(folder),
+            "HP_BENCH_RESULT": str(result),
+        }
+        command = [sys.executable, __file__, *arguments]
+        processes = [
+            subprocess.Popen(command, env={**common, "RANK": str(index), "LOCAL_RANK": str(index)})
+            for index in range(NUM_RANKS)
+        ]
+        try:
+            codes = [process.wait() for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        if any(codes):
+            sys.exit(f"ranks ended with {codes}")
+        return [Row(**row) for row in json.loads(result.read_text())]
+
+
+def rank(rounds: int) -> None:
+    """Measure on this rank; rank 0 writes the rows."""
+    import json
+    from dataclasses import asdict
+
+    import hp_core.comm as comm
+    import torch
+    import torch.distributed as dist
+    from hp_trainer.data import Batch
+    from hp_trainer.data_parallel import DataParallel
+    from hp_trainer.loss import summed_loss
+    from torch.nn.parallel import DistributedDataParallel
+    from transformers import AutoModelForCausalLM
+
+    comm.init_backend("cpu", backend="gloo")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    generator = torch.Generator().manual_seed(comm.rank())
+    ids = torch.randint(0, 49152, (1, NUM_TOKENS + 1), generator=generator)
+    batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), NUM_TOKENS)
+
+    def load() -> Any:
+        return AutoModelForCausalLM.from_pretrained(os.environ["HP_BENCH_MODEL"], dtype=torch.float32).train()
+
+    def plain(module: Any, num_targets: int) -> None:
+        module.zero_grad(set_to_none=True)
+        (summed_loss(module, batch, "fp32") / num_targets).backward()
+
+    ours = DataParallel(load(), op="sum")
+    view = DistributedDataParallel(load(), gradient_as_bucket_view=True)
+    # One more model would not fit small machines: compute and DDP's default settings run on their own copies in turn.
+    alone = load()
+    default = DistributedDataParallel(load())
+
+    def our_step() -> None:
+        # The trainer's way: divided by the tokens of all ranks, so the sum over ranks is the mean over tokens.
+        plain(ours.module, NUM_TOKENS * NUM_RANKS)
+        ours.reduce_gradients()
+
+    sides: dict[str, Callable[[], object]] = {
+        "ours": our_step,
+        "ddp_view": lambda: plain(view, NUM_TOKENS),
+        "ddp": lambda: plain(default, NUM_TOKENS),
+        "compute": lambda: plain(alone, NUM_TOKENS),
+    }
+    times = alternate(sides, rounds=rounds, barrier=comm.barrier)
+    check_equal(ours.module, view.module)
+    if comm.rank() == 0:
+        middle = medians(times)
+        against = paired_ratio(times["ours"], times["ddp_view"])
+        rows = [
+            Row("DP step / DDP (bucket views), s", middle["ours"], middle["ddp_view"], against, GOAL, against <= GOAL),
+            compare("DP step / DDP (default), s", middle["ours"], middle["ddp"]),
+            compare("DP step / compute only, s", middle["ours"], middle["compute"]),
+            compare("DDP (bucket views) / compute only, s", middle["ddp_view"], middle["compute"]),
+        ]
+        Path(os.environ["HP_BENCH_RESULT"]).write_text(json.dumps([asdict(row) for row in rows]))
+    comm.barrier()
+    comm.shutdown()
+
+
+def check_equal(ours: Any, peer: Any) -> None:
+    """Raise if the two sides did not compute the same gradients."""
+    import torch
+
+    for (name, one), other in zip(ours.named_parameters(), peer.parameters(), strict=True):
+        torch.testing.assert_close(
+            one.grad, other.grad, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from hp_core.errors import ConfigError
+from hp_trainer.command import parse
+from hp_trainer.config import TrainConfig, dump_yaml, load_config, to_config
+from hp_trainer.config.keys import all_keys
+from hp_trainer.config.listing import help_text
+
+
+def write(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(tmp_path):
+    path = write(tmp_path, "train:\n  steps: 7\n  lr: 1e-3\nrun:\n")
+    config = load_config(path, [("train.steps", "9"), ("run.name", "007")])
+    assert (config.train.steps, config.train.lr, config.run.name) == (9, 1e-3, "007")
+    assert config.train.accumulation == TrainConfig().train.accumulation
+
+
+def test_the_resolved_configuration_reads_back_equal(tmp_path):
+    options = [("train.betas", "[0.8, 0.9]"), ("model.config", "{model_type: llama}"), ("data.max_bytes", "null")]
+    config = load_config(None, options)
+    assert load_config(write(tmp_path, dump_yaml(config))) == config
+
+
+def test_parts_of_the_model_config_can_be_given_one_by_one():
+    options = [
+        ("model.config.model_type", "llama"),
+        ("model.config.hidden_size", "64"),
+        ("model.config.rms_norm_eps", "1e-5"),
+    ]
+    assert load_config(None, options).model.config == {"model_type": "llama", "hidden_size": 64, "rms_norm_eps": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([("train.stesp", "3")], "unknown key 'train.stesp'; did you mean 'train.steps'"),
+        ([("lr", "3")], "unknown key 'lr'; did you mean 'train.lr'?"),
+        ([("stesp", "3")], "unknown key 'stesp'; did you mean 'train.steps'?"),
+        ([("steps.train", "3")], "unknown key 'steps.train'; the sections are run, model, data"),
+        ([("train.steps", "many")], "train.steps: given 'many', expected integer"),
+        ([("train.steps", "2.5")], "train.steps: given 2.5, expected integer"),
+        ([("train.steps", "0")], "train.steps: given 0, expected integer: input should be greater than or equal to 1"),
+        ([("train.lr", "fast")], "train.lr: given 'fast', expected number"),
+        ([("train.lr", ".nan")], "train.lr: given nan, expected number"),
+        ([("train.precision", "fp8")], "train.precision: given 'fp8', expected fp32|bf16"),
+        ([("train.betas", "[0.9]")], "expected list of 2 numbers"),
+        ([("train.min_lr", "1")], "train.min_lr (1) is larger than train.lr (0.0001)"),
+        ([("train.steps", None)], "--train.steps needs a value (integer)"),
+        ([("model.config.hidden_size", "64")], "model.config: needs the key 'model_type'"),
+        ([("run.deterministic", "perhaps")], "run.deterministic: given 'perhaps', expected true|false"),
+    ],
+)
+def test_a_wrong_key_or_value_is_one_line_that_names_it(options, message):
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train:\n  stepz: 3\n", "unknown key 'train.stepz'; did you mean 'train.steps'"),
+        ("trian:\n  steps: 3\n", "unknown key 'trian'; "),
+        ("train: 3\n", "train: given 3, expected a mapping of keys"),
+        ("- 1\n", "holds a list, expected a mapping of sections"),
+        ("train: [\n", "is no YAML"),
+        ("run:\n  name: 3\n", "run.name: given 3, expected text"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path, text, message):
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml does not exist"):
+        load_config("nowhere.yaml")
+
+
+def test_a_mapping_a_path_and_a_config_are_all_taken(tmp_path):
+    path = write(tmp_path, "train: {steps: 3}\n")
+    assert to_config({"train": {"steps": 3}}) == to_config(path) == to_config(str(path)) == to_config(to_config(path))
+
+
+def test_the_help_lists_every_key_with_default_and_description():
+    text = help_text(100)
+    for key in all_keys().values():
+        assert f"--{key.name}" in text
+        assert key.description, f"{key.name} has no description"
+    assert max(map(len, text.splitlines())) <= 130
+    assert "default 0.0001" in text
+
+
+def test_the_list_of_keys_is_frozen():
+    # A new key is a decision: add it here, to docs/training.md, and make it do something.
+    assert (
+        list(all_keys())
+        == (
+            "run.name run.output_dir run.seed run.deterministic run.device model.name model.config model.tokenizer data.path "
+            "data.pattern data.max_bytes data.seq_len data.heldout data.cache_dir train.steps train.micro_batch_size "
+            "train.accumulation train.lr train.min_lr train.warmup_steps train.weight_decay train.betas train.eps train.clip_norm "
+            "train.nonfinite train.precision eval.batches eval.every parallel.bucket_bytes launch.ranks launch.timeout_s "
+            "launch.threads"
+        ).split()
+    )
+
+
+def test_the_command_line_is_taken_apart():
+    line = parse(
+        ["my.yaml", "-n", "2", "--train.steps", "10", "--train.lr=1e-4", "--run.deterministic", "--eval.every", "-1"]
+    )
+    assert line.config == "my.yaml"
+    assert line.options == [
+        ("launch.ranks", "2"),
+        ("train.steps", "10"),
+        ("train.lr", "1e-4"),
+        ("run.deterministic", None),
+        ("eval.every", "-1"),
+    ]
+    assert parse(["-n4"]).options == parse(["--ranks=4"]).options == [("launch.ranks", "4")]
+    assert parse(["--help"]).wants_help
+    with pytest.raises(ConfigError, match="unknown option '-x'"):
+        parse(["-x"])
+    with pytest.raises(ConfigError, match="two configuration files"):
+        parse(["a.yaml", "b.yaml"])
