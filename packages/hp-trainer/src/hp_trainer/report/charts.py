@@ -42,7 +42,7 @@ def loss_chart(run: RunData) -> Chart | None:
         if smooth:
             span = series.smooth_span(len(numbers))
             traces.append(smoothed_line("train, smoothed", "--train", xs, losses, span, "%{y:.4f}"))
-            legend.append(("line", "--train", f"train, exponential mean over about {span} steps"))
+            legend.append(("line", "--train", f"train, smoothed over about {span} steps"))
         ends = " at the first step, {} at the last" if len(numbers) > 1 else " at the only step"
         notes.append(f"Training loss: {fmt.loss(numbers[0])}{ends.format(fmt.loss(numbers[-1]))}.")
     if held_out:
@@ -106,7 +106,7 @@ def _plain_chart(
         span = series.smooth_span(len(values))
         traces[0].update({"opacity": 0.35, "line": {"color": role, "width": 1}})
         traces.append(smoothed_line("smoothed", role, xs, values, span, hover))
-        legend = [("line faint", role, "each step"), ("line", role, f"exponential mean over about {span} steps")]
+        legend = [("line faint", role, "each step"), ("line", role, f"smoothed over about {span} steps")]
     if log:
         summary += " Logarithmic scale."
     return Chart(key, title, unit, summary, {"data": traces, "layout": axes(xs, values, zero=True, log=log)}, legend)
@@ -139,14 +139,17 @@ def lr_chart(run: RunData) -> Chart | None:
     """The learning rate of each step."""
     values = [step.lr for step in run.steps]
     numbers = series.finite(values)
-    summary = (
-        f"Peak {fmt.significant(max(numbers, default=0.0))}, last {fmt.significant(numbers[-1])}." if numbers else ""
-    )
     # One power of ten in the title instead of one at every tick.
     power = math.floor(math.log10(max(numbers))) if numbers and max(numbers) > 0 else 0
     power = power if power < -2 else 0
     unit = f"{fmt.TIMES}10{fmt.superscript(power)}" if power else ""
     scaled = [None if value is None else value / 10.0**power for value in values]
+    summary = ""
+    if numbers:
+        peak, last = (
+            f"{fmt.significant(value / 10.0**power)}{unit if value else ''}" for value in (max(numbers), numbers[-1])
+        )
+        summary = f"Peak {peak}, last {last}."
     return _plain_chart(run, "lr", "Learning rate", unit, "--rate", scaled, f"%{{y:.4~g}} {unit}".strip(), summary)
 
 

@@ -113,7 +113,7 @@ def thinned_line(
 def smoothed_line(
     name: str, role: str, xs: Sequence[float], ys: series.Values, span: int, hover: str
 ) -> dict[str, Any]:
-    """Return the line of the exponential mean over about ``span`` steps."""
+    """Return the smoothed line (see `series.smoothed`) over about ``span`` steps."""
     curve = series.smoothed(ys, span)
     kept = [bucket[-1] for bucket in series.buckets(len(curve), MAX_POINTS)]
     trace = _line(name, role, _pick(xs, kept), _pick(curve, kept), hover, width=2.5)

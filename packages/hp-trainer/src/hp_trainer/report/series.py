@@ -27,21 +27,33 @@ def smooth_span(num_steps: int) -> int:
 
 
 def smoothed(values: Values, span: int) -> list[float | None]:
-    """Return the exponential mean of ``values`` over about ``span`` entries, without a bias to zero at the start.
+    """Return the mean of ``values`` around each entry, weighted ``exp(-distance)`` on the scale of ``span`` entries.
 
-    A gap stays a gap and leaves the mean as it was.
+    It looks both ways, so it does not lag behind a falling curve as a running mean does, and it is unbiased at the
+    ends. A gap stays a gap and weighs nothing. Takes time linear in the length.
     """
-    decay = 1.0 - 2.0 / (span + 1.0)
-    total, weight = 0.0, 0.0
+    decay = math.exp(-2.0 / span)
+    ahead = _decayed_sums(values, decay)
+    behind = _decayed_sums(values[::-1], decay)[::-1]
     result: list[float | None] = []
-    for value in values:
+    for value, (sum_a, weight_a), (sum_b, weight_b) in zip(values, ahead, behind, strict=True):
         if value is None or not math.isfinite(value):
             result.append(None)
-            continue
-        total = decay * total + (1.0 - decay) * value
-        weight = decay * weight + (1.0 - decay)
-        result.append(total / weight)
+        else:  # both sums hold the value itself
+            result.append((sum_a + sum_b - value) / (weight_a + weight_b - 1.0))
     return result
+
+
+def _decayed_sums(values: Values, decay: float) -> list[tuple[float, float]]:
+    """Return at each entry the decayed sum of the finite numbers up to it, and of their weights."""
+    total, weight = 0.0, 0.0
+    sums = []
+    for value in values:
+        known = value is not None and math.isfinite(value)
+        total = decay * total + (value if known and value is not None else 0.0)
+        weight = decay * weight + (1.0 if known else 0.0)
+        sums.append((total, weight))
+    return sums
 
 
 def buckets(length: int, limit: int) -> list[range]:

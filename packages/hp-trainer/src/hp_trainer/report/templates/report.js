@@ -27,7 +27,7 @@
     return {
       ...layout,
       autosize: true,
-      margin: { l: 8, r: 10, t: 8, b: 8 },
+      margin: { l: 8, r: 22, t: 8, b: 8 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family, size: 12, color: color("--muted") },
