@@ -11,11 +11,11 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hp_core.errors import CommError
+from hp_core.errors import CommError, HPError
 
 # What gloo, nccl, hccl and the c10d store say when a peer has gone. Matched on RuntimeErrors whose class says nothing.
 _PEER_IS_GONE = re.compile(
@@ -38,6 +38,7 @@ class Failure:
         wall_ns: when, by the wall clock (comparable between hosts as far as their clocks agree).
         secondary: whether it looks like the consequence of another rank's end.
         exit_code: what the process ended with, as a shell would show it (128 + signal number).
+        expected: whether it is an error for users, whose message says all: no traceback is shown.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class Failure:
     wall_ns: int = 0
     secondary: bool = False
     exit_code: int = 1
+    expected: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a JSON object."""
@@ -80,27 +82,53 @@ def is_consequence(error: BaseException) -> bool:
     return type(root) is RuntimeError and bool(_PEER_IS_GONE.search(str(root)))
 
 
-def from_exception(rank: int, error: BaseException, *, num_own_frames: int = 0) -> Failure:
-    """Describe an exception caught on this rank, now; the outermost ``num_own_frames`` frames are left out."""
-    stack = error.__traceback__
-    for _ in range(num_own_frames):
-        stack = stack.tb_next if stack is not None and stack.tb_next is not None else stack
-    line = traceback.format_exception_only(error)[-1].strip().split("\n", 1)[0]
+def from_exception(rank: int, error: BaseException, *, own_files: Collection[str] = ()) -> Failure:
+    """Describe an exception caught on this rank, now.
+
+    Args:
+        rank: this rank.
+        error: the exception.
+        own_files: files of ours whose frames are left out of the traceback where it begins with them.
+    """
+    expected = isinstance(error, HPError) and not isinstance(error, CommError)
+    text = str(error) if expected else traceback.format_exception_only(error)[-1]
     return Failure(
         rank=rank,
         kind="exception",
-        summary=line,
-        traceback="".join(traceback.format_exception(type(error), error, stack)).rstrip(),
+        summary=text.strip().split("\n", 1)[0],
+        traceback=_format(error, own_files),
         time_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),
         secondary=is_consequence(error),
+        expected=expected,
     )
+
+
+def from_exit(rank: int, code: int, error: SystemExit, *, own_files: Collection[str] = ()) -> Failure:
+    """Describe a ``sys.exit`` with a code other than 0, now."""
+    return Failure(
+        rank=rank,
+        kind="exit",
+        summary=f"sys.exit({error.code!r})",
+        traceback=_format(error, own_files),
+        time_ns=time.monotonic_ns(),
+        wall_ns=time.time_ns(),
+        secondary=is_consequence(error),
+        exit_code=code,
+    )
+
+
+def _format(error: BaseException, own_files: Collection[str]) -> str:
+    stack = error.__traceback__
+    while stack is not None and stack.tb_frame.f_code.co_filename in own_files:
+        stack = stack.tb_next
+    return "".join(traceback.format_exception(type(error), error, stack)).rstrip()
 
 
 def from_returncode(rank: int, returncode: int) -> Failure:
     """Describe the end of a process that left no exception; negative ``returncode`` is a signal's number."""
     if returncode >= 0:
-        kind, summary, exit_code = "exit", f"exit code {returncode}", returncode or 1
+        kind, summary, exit_code = "exit", f"ended with exit code {returncode}", returncode or 1
     else:
         number = -returncode
         name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"

@@ -84,9 +84,9 @@ def assert_same_as_single(
 
     Runs of ``num_steps`` steps from the same weights: one process in float64 (the reference), one process in
     ``dtype`` (five times, to know its own error), and the ranks in ``dtype``. Losses and gradients are compared at
-    every step, weights after the last, on EVERY rank. A rank's error against the reference may be twice one process's own plus eps
-    (:mod:`hp_core.testing.tolerance` says it exactly). Missing and unexpected names, a gradient that is ``None`` on
-    one side, other shapes, and numbers that are not finite are failures whatever their size.
+    every step, weights after the last, on EVERY rank. A rank's error against the reference may be twice one process's
+    own plus eps (:mod:`hp_core.testing.tolerance` says it exactly). Missing and unexpected names, a gradient that is
+    ``None`` on one side, other shapes, and numbers that are not finite are failures whatever their size.
 
     The functions run in the workers of :func:`hp_core.testing.ranks`, one thread each; pass small models.
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hp_core.launch.failure import Failure, from_returncode
+from hp_core.launch.guard import Guard
 from hp_core.launch.ports import free_port
 from hp_core.testing.worker import send
 
@@ -54,13 +55,6 @@ class Outcome:
         return self.failure is None and self.stuck is None
 
 
-# [Note: The guard]
-# A pool must not outlive this process, even when that is killed -9 while a worker sits in C with the interpreter
-# locked and has children of its own. PR_SET_PDEATHSIG does not reach those children, and fires when the THREAD
-# that started the worker ends. So a shell waits for the end of a pipe whose other end only we hold, and then
-# kills the workers' process groups.
-
-
 class WorkerGroup:
     """``num_ranks`` processes at the other end of sockets. Starting does not wait for them."""
 
@@ -69,7 +63,7 @@ class WorkerGroup:
         self._sockets: list[socket.socket] = []
         self._outputs: list[int] = []
         self._stacks: list[int] = []
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard = Guard()
         port = free_port()
         try:
             for rank in range(num_ranks):
@@ -90,14 +84,6 @@ class WorkerGroup:
                     if name not in _NOT_INHERITED and not name.startswith("TORCHELASTIC_")
                 }
                 self._spawn({**inherited, **{k: str(v) for k, v in job.items()}, **environments[rank]})
-            groups = " ".join(f"-{process.pid}" for process in self._processes)
-            self._guard = subprocess.Popen(
-                ["/bin/sh", "-c", f"read _; kill -s KILL -- {groups}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
         except BaseException:
             self.kill()
             raise
@@ -121,6 +107,7 @@ class WorkerGroup:
                 start_new_session=True,  # a group of its own: killed with all it started, and spared our Ctrl-C
             )
         )
+        self._guard.watch(self._processes[-1].pid)
         theirs.close()
 
     def is_alive(self) -> bool:
@@ -210,10 +197,7 @@ class WorkerGroup:
 
     def kill(self) -> None:
         """Kill the processes and all that they started, and free what the group holds."""
-        if self._guard is not None:  # first: it must never meet the numbers of groups that have gone
-            self._guard.kill()
-            self._guard.communicate()
-            self._guard = None
+        self._guard.dismiss()  # see [Note: The guard]
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)

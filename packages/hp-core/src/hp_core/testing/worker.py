@@ -73,7 +73,7 @@ def _answer(rank: int, work: Any) -> bytes:
                 f"the result of the function cannot be pickled: {type(result).__name__}: {error}"
             ) from error
     except BaseException as error:
-        failure = from_exception(rank, error, num_own_frames=2)
+        failure = from_exception(rank, error, own_files={__file__})
         try:
             answer = bytes(cloudpickle.dumps(("failed", failure, error)))
             pickle.loads(answer)  # noqa: S301  # some exceptions pickle, and then cannot be made again

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's elastic agent with our processes: rendezvous, ranks and restarts are its; start, watch and end are ours.
+
+Its own process handling tails log files and waits 30 s for a worker that ignores SIGTERM.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import uuid
+from typing import Any
+
+import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError, RendezvousParameters
+
+from hp_core.errors import LaunchError
+from hp_core.launch.failure import Failure
+from hp_core.launch.processes import RankProcesses
+from hp_core.launch.report import failure_report
+from hp_core.launch.spec import LaunchSpec
+
+_POLL_S = 0.1
+
+
+class Agent(SimpleElasticAgent):
+    """Runs one host's part of a job.
+
+    Attributes:
+        failures: of the last attempt, by global rank.
+        world_size: ranks of the whole job, once they have met.
+    """
+
+    def __init__(self, spec: LaunchSpec, mark: str) -> None:
+        self._launch = spec
+        self._mark = mark
+        self._ranks: RankProcesses | None = None
+        self.failures: dict[int, Failure] = {}
+        self.world_size = spec.num_ranks
+        super().__init__(_worker_spec(spec))
+
+    def close(self, *, for_good: bool = True) -> None:
+        """End the ranks; ``for_good``: and the rendezvous, for all hosts."""
+        self._shutdown()
+        if for_good:
+            self._worker_group.spec.rdzv_handler.shutdown()
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        spec = worker_group.spec
+        if self.failures:
+            print(failure_report(self.failures, self.world_size), file=sys.stderr, flush=True)
+            print(f"hp run: starting again ({self._remaining_restarts} more left)", file=sys.stderr, flush=True)
+            self.failures = {}
+        shared = {
+            "GROUP_RANK": worker_group.group_rank,
+            "GROUP_WORLD_SIZE": worker_group.group_world_size,
+            "ROLE_NAME": spec.role,
+            "LOCAL_WORLD_SIZE": spec.local_world_size,
+            "MASTER_ADDR": worker_group.master_addr,
+            "MASTER_PORT": worker_group.master_port,
+            "TORCHELASTIC_RESTART_COUNT": spec.max_restarts - self._remaining_restarts,
+            "TORCHELASTIC_MAX_RESTARTS": spec.max_restarts,
+            "TORCHELASTIC_RUN_ID": spec.rdzv_handler.get_run_id(),
+            "TORCHELASTIC_USE_AGENT_STORE": spec.rdzv_handler.use_agent_store,
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        }
+        environments = {}
+        for worker in worker_group.workers:
+            own = {
+                "RANK": worker.global_rank,
+                "LOCAL_RANK": worker.local_rank,
+                "WORLD_SIZE": worker.world_size,
+                "ROLE_RANK": worker.role_rank,
+                "ROLE_WORLD_SIZE": worker.role_world_size,
+            }
+            environments[worker.global_rank] = {name: str(value) for name, value in {**shared, **own}.items()}
+            self.world_size = worker.world_size
+        self._ranks = RankProcesses(self._launch, environments, self._mark)
+        pids = self._ranks.pids
+        return {worker.local_rank: pids[worker.global_rank] for worker in worker_group.workers}
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        assert self._ranks is not None
+        failures = self._ranks.poll()
+        if failures is None:
+            return RunResult(state=WorkerState.HEALTHY)
+        if not failures:
+            done: dict[int, Any] = dict.fromkeys(worker.global_rank for worker in worker_group.workers)
+            self._ranks.close()
+            return RunResult(state=WorkerState.SUCCEEDED, return_values=done)
+        self.failures = dict(failures)
+        pids = self._ranks.pids
+        local_ranks = {worker.global_rank: worker.local_rank for worker in worker_group.workers}
+        return RunResult(
+            state=WorkerState.FAILED,
+            failures={
+                rank: ProcessFailure(local_ranks[rank], pids[rank], failure.exit_code, error_file="")
+                for rank, failure in failures.items()
+            },
+        )
+
+    # torch passes other arguments to these two from version to version.
+    def _stop_workers(self, worker_group: WorkerGroup, *args: Any, **kwargs: Any) -> None:
+        self._shutdown()
+
+    def _shutdown(self, *args: Any, **kwargs: Any) -> None:
+        if self._ranks is not None:
+            self._ranks.close()
+
+
+def _worker_spec(spec: LaunchSpec) -> WorkerSpec:
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    fewest, most = spec.nodes()
+    alone = not spec.rdzv_endpoint
+    # Port 0: the kernel chooses when the store binds, so no other process can come first.
+    endpoint = f"127.0.0.1:{spec.master_port or 0}" if alone else spec.rdzv_endpoint
+    parameters = RendezvousParameters(
+        backend=spec.rdzv_backend,
+        endpoint=endpoint,
+        run_id=spec.rdzv_id or (str(uuid.uuid4()) if alone else "hp"),
+        min_nodes=fewest,
+        max_nodes=most,
+        local_addr="127.0.0.1" if alone else None,
+        **({"is_host": "true"} if alone and spec.rdzv_backend == "c10d" else {}),
+    )
+    try:
+        handler = rendezvous_registry.get_rendezvous_handler(parameters)
+    except (RendezvousConnectionError, RendezvousError, ValueError) as error:
+        where = "" if alone else f" at {spec.rdzv_endpoint}"
+        raise LaunchError(
+            f"no rendezvous{where} by --rdzv-backend {spec.rdzv_backend}: {error}"
+            "; check that the first host runs and that its port can be reached"
+        ) from error
+    return WorkerSpec(
+        role="default",
+        local_world_size=spec.num_ranks,
+        rdzv_handler=handler,
+        entrypoint=sys.executable,
+        args=(spec.target, *spec.args),
+        max_restarts=spec.max_restarts,
+        monitor_interval=_POLL_S,
+        local_addr="127.0.0.1" if alone else None,
+    )

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of one rank: ``python -m hp_core.launch.worker (script PATH | module NAME) [ARGS]``.
+
+It runs the target as ``__main__``, and when that raises it leaves the :class:`~hp_core.launch.failure.Failure` in the
+memory file that the launcher passed. It sets no signal handlers: SIGTERM ends it by default disposition, at once,
+even where C code waits in a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import json
+import os
+import runpy
+import sys
+import types
+from typing import Any
+
+from hp_core.launch.failure import Failure, from_exception, from_exit
+
+FAILURE_FD = "HP_LAUNCH_FAILURE_FD"
+
+
+def main(argv: list[str]) -> int:
+    """Run the target and return the exit code."""
+    kind, target, *args = argv
+    failure_fd = int(os.environ.pop(FAILURE_FD))
+    os.set_inheritable(failure_fd, False)
+    faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):  # into pipes: a line must show when it is printed
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    sys.argv = [target, *args]
+    rank = int(os.environ["RANK"])
+    own_files = {__file__, runpy.__file__, "<frozen runpy>"}
+    try:
+        if kind == "module":
+            sys.path[0] = os.getcwd()
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            _run_script(target)
+    except SystemExit as error:
+        code = _exit_code(error)
+        if code:
+            _leave(failure_fd, from_exit(rank, code, error, own_files=own_files))
+        return code
+    except BaseException as error:
+        _leave(failure_fd, from_exception(rank, error, own_files=own_files))
+        return 1
+    return 0
+
+
+def _run_script(path: str) -> None:
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    # Not runpy.run_path: it takes the script's globals away when the script ends, under the feet of its threads.
+    module = types.ModuleType("__main__")
+    namespace: dict[str, Any] = module.__dict__
+    namespace.update(__file__=path, __builtins__=__builtins__)
+    sys.modules["__main__"] = module
+    with io.open_code(os.path.abspath(path)) as file:
+        code = compile(file.read(), path, "exec")
+    exec(code, namespace)  # noqa: S102  # the user's script is what we are here to run
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _leave(fd: int, failure: Failure) -> None:
+    # One write: the launcher may read at any time.
+    os.write(fd, json.dumps(failure.to_json()).encode())
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a launched job: output, failures, their order, and that nothing is left. No framework here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hp_core.errors import CommError, ConfigError
+from hp_core.launch.descendants import adopting_orphans
+from hp_core.launch.failure import Failure, first_failure, from_exception, from_returncode, is_consequence
+from hp_core.launch.ports import free_port, port_is_free
+from hp_core.launch.processes import RankProcesses
+from hp_core.launch.report import failure_report
+from hp_core.launch.spec import LaunchSpec
+
+
+def start(tmp_path: Path, source: str, *, num_ranks: int = 2, args: tuple[str, ...] = (), **options) -> RankProcesses:
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\n" + textwrap.dedent(source)
+    )
+    spec = LaunchSpec(str(script), args, num_ranks, **options)
+    return RankProcesses(spec, {rank: {"RANK": str(rank)} for rank in range(num_ranks)}, f"mark-{time.time_ns()}")
+
+
+def finish(processes: RankProcesses, within_s: float = 30.0) -> dict[int, Failure]:
+    deadline = time.monotonic() + within_s
+    try:
+        while time.monotonic() < deadline:
+            failures = processes.poll()
+            if failures is not None:
+                return dict(failures)
+            time.sleep(0.02)
+        raise AssertionError("the job did not end")
+    finally:
+        processes.close()
+
+
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_lines_have_their_rank_in_front_and_the_last_partial_one_is_not_lost(tmp_path, capfd):
+    source = """
+        print(f"hello from {rank}", *sys.argv[1:])
+        print("to stderr", file=sys.stderr)
+        sys.stdout.write("no newline")
+    """
+    assert finish(start(tmp_path, source, args=("--lr", "0.1"))) == {}
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == [
+        "[rank 0] hello from 0 --lr 0.1",
+        "[rank 0] no newline",
+        "[rank 1] hello from 1 --lr 0.1",
+        "[rank 1] no newline",
+    ]
+    assert sorted(err.splitlines()) == ["[rank 0] to stderr", "[rank 1] to stderr"]
+
+
+def test_lines_come_while_the_rank_runs_and_many_of_them_stay_whole(tmp_path, capfd):
+    source = """
+        for number in range(20000):
+            print(f"{rank} {number} " + "x" * 50)
+        print("ready")
+        time.sleep(600)
+    """
+    processes = start(tmp_path, source)
+    seen = ""
+    deadline = time.monotonic() + 30
+    try:
+        while seen.count("ready") < 2 and time.monotonic() < deadline:
+            assert processes.poll() is None
+            seen += capfd.readouterr().out
+            time.sleep(0.02)
+    finally:
+        processes.close()
+    for rank in range(2):
+        got = [line for line in seen.splitlines() if line.startswith(f"[rank {rank}] ")]
+        assert got == [f"[rank {rank}] {rank} {number} " + "x" * 50 for number in range(20000)] + [
+            f"[rank {rank}] ready"
+        ]
+
+
+def test_the_console_rank_writes_without_a_prefix(tmp_path, capfd):
+    assert finish(start(tmp_path, "print(f'I am {rank}')", console_rank=0)) == {}
+    assert sorted(capfd.readouterr().out.splitlines()) == ["I am 0", "[rank 1] I am 1"]
+
+
+def test_a_script_runs_as_main_beside_its_own_modules_and_its_threads_outlive_its_last_line(tmp_path, capfd):
+    (tmp_path / "neighbour.py").write_text("NAME = 'neighbour'")
+    source = """
+        import threading
+        from neighbour import NAME
+
+        def later():
+            time.sleep(0.2)
+            print(NAME, __name__, sys.modules["__main__"].NAME)
+
+        threading.Thread(target=later).start()
+    """
+    assert finish(start(tmp_path, source, num_ranks=1)) == {}
+    assert capfd.readouterr().out == "[rank 0] neighbour __main__ neighbour\n"
+
+
+def test_a_rank_that_raises_takes_the_others_down_and_its_traceback_is_kept(tmp_path):
+    source = """
+        def broken():
+            raise ValueError("boom")
+
+        if rank == 1:
+            broken()
+        time.sleep(600)
+    """
+    begin = time.monotonic()
+    processes = start(tmp_path, source)
+    pids = processes.pids
+    failures = finish(processes)
+    assert time.monotonic() - begin < 10
+    assert list(failures) == [1]  # the rank that we ended has not failed
+    assert failures[1].summary == "ValueError: boom"
+    assert 'raise ValueError("boom")' in failures[1].traceback
+    assert "hp_core" not in failures[1].traceback
+    assert all(gone(pid) for pid in pids.values())
+
+
+@pytest.mark.parametrize(
+    ("ending", "summary", "exit_code"),
+    [
+        ("sys.exit(3)", "sys.exit(3)", 3),
+        ("sys.exit('no data')", "sys.exit('no data')", 1),
+        ("os._exit(5)", "ended with exit code 5", 5),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL (signal 9)", 137),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV (signal 11)", 139),
+    ],
+)
+def test_how_a_rank_ended_is_known(tmp_path, ending, summary, exit_code):
+    failures = finish(start(tmp_path, f"if rank == 0: {ending}\ntime.sleep(600)"))
+    assert list(failures) == [0]
+    assert failures[0].summary == summary
+    assert failures[0].exit_code == exit_code
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "sys.exit()", "pass"])
+def test_ranks_that_end_well_are_no_failure(tmp_path, ending):
+    assert finish(start(tmp_path, ending)) == {}
+
+
+def test_a_consequence_seen_before_its_cause_is_not_taken_for_it(tmp_path):
+    source = """
+        from hp_core.errors import CommError
+        if rank == 0:
+            raise CommError("connection closed by peer")
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    failures = finish(start(tmp_path, source))
+    assert failures[0].secondary
+    assert first_failure(failures.values()).rank == 1
+
+
+def test_a_failed_rank_that_does_not_end_is_ended(tmp_path):
+    source = """
+        import threading
+        if rank == 0:
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            raise ValueError("with a thread that stays")
+        time.sleep(600)
+    """
+    begin = time.monotonic()
+    failures = finish(start(tmp_path, source))
+    assert time.monotonic() - begin < 10
+    assert failures[0].summary == "ValueError: with a thread that stays"
+
+
+def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions_of_their_own(tmp_path, capfd):
+    source = """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        plain = subprocess.Popen(["sleep", "600"])
+        apart = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], start_new_session=True)
+        print(plain.pid, apart.pid)
+        if rank == 1:
+            time.sleep(0.5)
+            raise ValueError("boom")
+        time.sleep(600)
+    """
+    begin = time.monotonic()
+    with adopting_orphans():
+        processes = start(tmp_path, source)
+        failures = finish(processes)
+    assert list(failures) == [1]
+    assert time.monotonic() - begin < 10
+    pids = [int(word) for word in capfd.readouterr().out.split() if word.isdigit() and len(word) > 1]
+    assert len(pids) >= 6
+    assert [pid for pid in [*pids, *processes.pids.values()] if not gone(pid)] == []
+
+
+def test_the_ranks_die_with_a_launcher_that_is_killed(tmp_path):
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(
+        textwrap.dedent("""
+            import os, signal, sys, time
+            from hp_core.launch.processes import RankProcesses
+            from hp_core.launch.spec import LaunchSpec
+            processes = RankProcesses(LaunchSpec(sys.argv[1], num_ranks=2), {0: {"RANK": "0"}, 1: {"RANK": "1"}}, "m")
+            while not all(os.path.exists(f"{sys.argv[1]}.{rank}") for rank in range(2)):
+                time.sleep(0.02)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """)
+    )
+    job = tmp_path / "job.py"
+    job.write_text(
+        textwrap.dedent("""
+            import ctypes, os, signal, subprocess
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            child = subprocess.Popen(["sleep", "600"])
+            name = f"{__file__}.{os.environ['RANK']}"
+            with open(name + ".new", "w") as file:
+                file.write(f"{os.getpid()} {child.pid}")
+            os.rename(name + ".new", name)
+            ctypes.PyDLL(None).sleep(600)  # the interpreter is locked
+        """)
+    )
+    done = subprocess.run([sys.executable, launcher, job], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    pids = [int(pid) for rank in range(2) for pid in (tmp_path / f"job.py.{rank}").read_text().split()]
+    assert [pid for pid in pids if not gone(pid)] == []
+
+
+def test_nothing_is_left_in_files_or_descriptors(tmp_path):
+    before = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir()}
+    open_before = len(os.listdir("/proc/self/fd"))
+    finish(start(tmp_path, "raise ValueError"))
+    finish(start(tmp_path, "pass"))
+    assert len(os.listdir("/proc/self/fd")) <= open_before
+    left = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir()} - before
+    assert not [path for path in left if "hp" in path.name or "torchelastic" in path.name]
+
+
+def chained(inner: Exception, outer: Exception) -> Exception:
+    try:
+        try:
+            raise inner
+        except Exception:
+            raise outer  # noqa: B904  # the implicit chain is what is tested
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "consequence"),
+    [
+        (CommError("rank 1 never came"), True),
+        (RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:37255"), True),
+        (RuntimeError("NCCL error: remote process exited or there was a network error"), True),
+        (ConnectionResetError("connection reset"), True),
+        (ValueError("gloo"), False),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (chained(CommError("gone"), RuntimeError("step 3 failed")), True),
+        (chained(ValueError("loss is NaN"), CommError("gone")), False),
+    ],
+    ids=lambda value: f"{type(value).__name__}: {value}"[:50] if isinstance(value, Exception) else "",
+)
+def test_what_counts_as_a_consequence_of_another_ranks_end(error, consequence):
+    assert is_consequence(error) is consequence
+
+
+def test_the_earliest_first_failure_is_reported_and_the_earliest_consequence_where_there_is_nothing_else():
+    late = Failure(0, "exception", "late", time_ns=3)
+    early = Failure(1, "signal", "early", time_ns=2)
+    broken = Failure(2, "exception", "broken", time_ns=1, secondary=True)
+    assert first_failure([late, early, broken]) is early
+    assert first_failure([broken]) is broken
+
+
+def test_the_report_ends_with_the_first_failure_and_its_rank():
+    def broken():
+        raise ValueError("boom")
+
+    try:
+        broken()
+    except ValueError as error:
+        first = from_exception(2, error, own_files={__file__ + "x"})
+    after = Failure(0, "exception", "CommError: rank 2 has ended", "long", time_ns=0, secondary=True)
+    *others, last = failure_report({0: after, 2: first}, 4).splitlines()
+    assert others[0] == "[rank 0] failed as a consequence: CommError: rank 2 has ended"
+    assert others[1] == "[rank 2] Traceback (most recent call last):"
+    assert others[-1] == "[rank 2] ValueError: boom"
+    assert last == "error: rank 2 of 4 failed: ValueError: boom"
+
+
+def test_the_report_of_a_killed_rank_has_a_hint_and_an_error_for_users_no_traceback():
+    killed = failure_report({1: from_returncode(1, -9)}, 2)
+    assert killed.startswith(
+        "error: rank 1 of 2 was killed by SIGKILL (signal 9): by another process, or by the kernel"
+    )
+    try:
+        raise ConfigError("unknown key 'lrr'; did you mean 'lr'?")
+    except ConfigError as error:
+        failure = from_exception(0, error)
+    assert failure_report({0: failure}, 1) == "error: rank 0 failed: unknown key 'lrr'; did you mean 'lr'?"
+
+
+def test_free_ports_are_free():
+    ports = {free_port() for _ in range(20)}
+    assert len(ports) > 10
+    assert all(port_is_free(port) for port in ports)
