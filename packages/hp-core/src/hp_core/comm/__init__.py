@@ -15,7 +15,7 @@ from hp_core.comm.api import (
     reduce_scatter,
 )
 from hp_core.comm.group import Group
-from hp_core.comm.session import init_backend, is_initialized, new_group, rank, shutdown, world, world_size
+from hp_core.comm.session import abort, init_backend, is_initialized, new_group, rank, shutdown, world, world_size
 from hp_core.comm.types import P2P, ReduceOp, Work
 from hp_core.errors import CommError, CommTimeoutError
 
@@ -26,6 +26,7 @@ __all__ = [
     "Group",
     "ReduceOp",
     "Work",
+    "abort",
     "all_gather",
     "all_gather_object",
     "all_reduce",

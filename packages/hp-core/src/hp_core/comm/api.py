@@ -109,7 +109,7 @@ def all_gather(
             sizes = None
     if out is not None:
         check_out("all_gather", out, tensor, (total, *shape[1:]))
-    call = group.begin("all_gather", tensor, timeout_s)
+    call = group.begin("all_gather", tensor, timeout_s, "", sizes)
     return _run(call, group.channel.all_gather, (tensor, sizes, out), async_op)
 
 
@@ -159,7 +159,7 @@ def reduce_scatter(
             sizes = None
     if out is not None:
         check_out("reduce_scatter", out, tensor, (mine, *shape[1:]))
-    call = group.begin("reduce_scatter", tensor, timeout_s, name)
+    call = group.begin("reduce_scatter", tensor, timeout_s, name, sizes)
     return _run(call, group.channel.reduce_scatter, (tensor, name, sizes, out), async_op)
 
 
@@ -215,7 +215,7 @@ def all_to_all(
             )
     if out is not None:
         check_out("all_to_all", out, tensor, (sum(output_sizes), *shape[1:]))
-    call = group.begin("all_to_all", tensor, timeout_s)
+    call = group.begin("all_to_all", tensor, timeout_s, "", (input_sizes, output_sizes))
     return _run(call, group.channel.all_to_all, (tensor, input_sizes, output_sizes, out), async_op)
 
 
@@ -315,7 +315,7 @@ def all_gather_object(obj: Any, group: Group | None = None, *, timeout_s: float 
     """
     group = _group(group)
     data = _pickled(obj, "all_gather_object")
-    call = group.begin("all_gather_object", None, timeout_s, f"{len(data)} bytes here")
+    call = group.begin("all_gather_object", None, timeout_s)
     parts = _blocking(call, group.channel.all_gather_bytes, (data,))
     return [pickle.loads(part) for part in parts]  # noqa: S301 - ranks of one job trust each other
 
@@ -341,12 +341,16 @@ def broadcast_object(obj: Any, src: int = 0, group: Group | None = None, *, time
 
 
 def _blocking(call: Call, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    session = call.group.session
+    session.waiting = call
     try:
         result = run(*args, call.timeout_s)
     except CommError:
         raise
     except Exception as exc:
-        call.group.session.fail(call, exc)
+        session.fail(call, exc)
+    finally:
+        session.waiting = None
     call.group.completed(call)
     return result
 

@@ -23,7 +23,7 @@ def check_sizes(name: str, sizes: Sequence[int], group: Group) -> list[int]:
     sizes = [int(size) for size in sizes]
     if len(sizes) != group.size or min(sizes) < 0:
         raise CommError(
-            f"{name} = {sizes} on group {group.name}: expected {group.size} lengths >= 0, one for each rank of the group"
+            f"{name} = {sizes} on group {group.name}: expected {group.size} lengths >= 0, one for each rank of it"
         )
     return sizes
 

@@ -21,6 +21,9 @@ class Store(Protocol):
     def set(self, key: str, value: bytes) -> None:
         """Set ``key``."""
 
+    def set_once(self, key: str, value: bytes) -> bytes:
+        """Set ``key`` unless it is set, atomically; return the value it has then."""
+
     def get(self, key: str, timeout_s: float) -> bytes | None:
         """Return the value of ``key``, waiting for it to be set; ``None`` when it is not within ``timeout_s``."""
 
@@ -130,6 +133,8 @@ class CommBackend(Protocol):
 
     #: The name it was registered under.
     name: str
+    #: True where one process stands for all ranks and nothing is exchanged with others (``fake``).
+    simulated: bool
 
     def bootstrap(self, launch: Launch) -> Store:
         """Meet the other ranks and return the store; called once, only on the backend that brings the world up.

@@ -8,11 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from hp_core.comm.backend import Launch, Member, Store
 from hp_core.comm.c10d_channel import C10dChannel
 from hp_core.errors import CommError
+
+dist: Any = torch.distributed  # its typing leaves out half of what it exports
 
 #: The library that serves each device type.
 LIBRARIES = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
@@ -32,6 +34,11 @@ class C10dStore:
     def set(self, key: str, value: bytes) -> None:
         """Set ``key``."""
         self.prefixed.set(key, value)
+
+    def set_once(self, key: str, value: bytes) -> bytes:
+        """Set ``key`` unless it is set, atomically; return the value it has then."""
+        now: bytes = self.prefixed.compare_set(key, "", value.decode())
+        return now
 
     def get(self, key: str, timeout_s: float) -> bytes | None:
         """Return the value of ``key``, or None when it is not set within ``timeout_s``."""
@@ -60,10 +67,12 @@ class C10dBackend:
     """Groups over torch.distributed's libraries, spoken to directly (not through its dispatcher)."""
 
     name = "c10d"
+    simulated = False
 
     def __init__(self) -> None:
         self._store: C10dStore | None = None
         self._device_type = "cpu"
+        self._world_size = 0
         self._owns_world = False
         self._generation = 0
 
@@ -102,6 +111,7 @@ class C10dBackend:
     def attach(self, store: Store, members: Sequence[Member], rank: int) -> None:
         """Keep the store."""
         self._device_type = members[rank].device_type
+        self._world_size = len(members)
         if isinstance(store, C10dStore):
             self._store = store
 
@@ -119,7 +129,7 @@ class C10dBackend:
         store = dist.PrefixStore(key, self._store.prefixed)
         limit = timedelta(seconds=timeout_s)
         types = ["cpu"] if self._device_type == "cpu" else ["cpu", self._device_type]
-        if key == "world":
+        if len(ranks) == self._world_size and list(ranks) == list(range(len(ranks))):
             if not dist.is_initialized():
                 names = ",".join(f"{kind}:{LIBRARIES[kind]}" for kind in types)
                 dist.init_process_group(names, store=store, rank=rank, world_size=len(ranks), timeout=limit)
@@ -171,7 +181,7 @@ def _open_tcp_store(launch: Launch, host: str, port: int) -> Any:
         first = text.splitlines()[0] if text else type(exc).__name__
         if "EADDRINUSE" in text or "address already in use" in text.lower():
             raise CommError(
-                f"rank {launch.rank}: port {port} is already in use, so the job's store cannot listen there; "
+                f"rank {launch.rank}: address already in use: the job's store cannot listen at port {port}; "
                 "choose another with MASTER_PORT, or leave it to 'hp run'"
             ) from exc
         if hosts:

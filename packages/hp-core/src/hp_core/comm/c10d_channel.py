@@ -8,18 +8,22 @@ order (half the bytes, and every rank's contribution is added in the same order 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
+import torch.distributed
 
 from hp_core.comm.c10d_work import Batch, Collective
 from hp_core.comm.local import Done
 from hp_core.comm.types import P2P
 from hp_core.errors import CommError
+
+dist: Any = torch.distributed  # its typing leaves out half of what it exports
+c10d: Any = torch.distributed.distributed_c10d
 
 _R = dist.ReduceOp
 _NATIVE = {
@@ -48,7 +52,7 @@ _MOVABLE = frozenset(
 )
 # gloo gives an operation up a little after we do, so that the error is ours and names the ranks.
 _GRACE_S = 5.0
-_FIRST_TAG = 1  # gloo's tag 0 would do too; kept apart from torch's own default
+_ABORT_TAG = 2**30  # no user's
 
 
 class C10dChannel:
@@ -242,19 +246,19 @@ class C10dChannel:
             local = op.tensor.detach()
             if op.kind == "send":
                 wire = local.contiguous()
-                work = backend.send([_wire(wire)], op.peer, op.tag + _FIRST_TAG)
+                work = backend.send([_wire(wire)], op.peer, op.tag)
             else:
                 wire = (
                     local if local.is_contiguous() else torch.empty_like(local, memory_format=torch.contiguous_format)
                 )
-                work = backend.recv([_wire(wire)], op.peer, op.tag + _FIRST_TAG)
+                work = backend.recv([_wire(wire)], op.peer, op.tag)
                 if wire is not local:
-                    finish.append(lambda local=local, wire=wire: local.copy_(wire))
+                    finish.append(partial(local.copy_, wire))
             keep.append(wire)
             if op.tensor.is_cpu:
                 works.append(work)
         works += [backend._end_coalescing() for backend in grouped]
-        return Batch(works, finish, keep) if works else Done()
+        return Batch(works, finish, keep, bool(grouped), timeout_s) if works else Done()
 
     def barrier(self, timeout_s: float) -> Collective:
         """Meet on the host."""
@@ -273,10 +277,7 @@ class C10dChannel:
         length = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
         self._blocking(self.broadcast(length, src, timeout_s), timeout_s)
         size = int(length.item())
-        if data:
-            buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        else:
-            buffer = torch.empty(size, dtype=torch.uint8)
+        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(size, dtype=torch.uint8)
         self._blocking(self.broadcast(buffer, src, timeout_s), timeout_s)
         return bytes(buffer.numpy())
 
@@ -286,10 +287,19 @@ class C10dChannel:
         return handle.finish()
 
     def abort(self) -> None:
-        """Ask the libraries to give up what is under way, where they can."""
-        for backend in self._backends.values():
-            if hasattr(backend, "abort"):
+        """Make whatever is under way fail now, here and at the peers.
+
+        gloo has no way to cancel: but a receive that times out closes every connection of its group, and with them
+        all that waits on one. (Without this a process that gives up would not even end: gloo's destructor waits for
+        its threads.)
+        """
+        for kind, backend in self._backends.items():
+            if kind != "cpu":
                 backend.abort()
+                continue
+            peer = (self._rank + 1) % self._size
+            with contextlib.suppress(RuntimeError):
+                backend.recv([torch.empty(1)], peer, _ABORT_TAG).wait(timedelta(milliseconds=1))
 
     def close(self) -> None:
         """Drop the libraries' groups."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -57,26 +58,76 @@ class Collective:
 
 
 class Batch:
-    """Several point-to-point operations. gloo gives them one uninterruptible wait each."""
+    """Several point-to-point operations.
 
-    __slots__ = ("_finish", "_keep", "_works")
+    gloo cannot be asked whether one is complete, and a wait for one that is too short breaks the connection: so
+    ``wait`` must be given all the time that there is, is cut short by ``C10dChannel.abort`` alone, and ``is_done``
+    needs a thread that waits.
 
-    def __init__(self, works: Sequence[Any], finish: Sequence[Callable[[], Any]], keep: Sequence[Any]) -> None:
+    Args:
+        works: torch.distributed's works.
+        finish: What is left to do afterwards.
+        keep: Tensors that must stay alive until then.
+        askable: The works know whether they are complete (not gloo's).
+        timeout_s: How long the batch may take.
+    """
+
+    __slots__ = ("_askable", "_end", "_error", "_finish", "_keep", "_thread", "_works")
+
+    def __init__(
+        self,
+        works: Sequence[Any],
+        finish: Sequence[Callable[[], Any]],
+        keep: Sequence[Any],
+        askable: bool,
+        timeout_s: float,
+    ) -> None:
         self._works = list(works)
         self._finish = finish
         self._keep = keep
+        self._askable = askable
+        self._end = time.monotonic() + timeout_s
+        self._thread: threading.Thread | None = None
+        self._error: RuntimeError | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for all."""
-        end = time.monotonic() + timeout_s
+        """Wait for all; False (and the group is broken) when they are not complete in time.
+
+        Raises:
+            RuntimeError: torch.distributed's, when one failed.
+        """
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._error is not None:
+                raise self._error
+            return not self._works
+        return self._wait(time.monotonic() + timeout_s)
+
+    def _wait(self, end: float) -> bool:
         while self._works:
-            self._works[-1].wait(timedelta(seconds=max(end - time.monotonic(), 0.001)))
+            try:
+                self._works[-1].wait(timedelta(seconds=max(end - time.monotonic(), 0.001)))
+            except RuntimeError:
+                if time.monotonic() >= end:
+                    return False
+                raise
             self._works.pop()
         return True
 
     def is_done(self) -> bool:
-        """Return whether nothing is left to wait for."""
-        return all(work.is_completed() for work in self._works)
+        """Return whether nothing is left to wait for, or one has failed."""
+        if self._askable:
+            return all(work.is_completed() for work in self._works)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._wait_aside, name="hp-comm-p2p", daemon=True)
+            self._thread.start()
+        return not self._thread.is_alive()
+
+    def _wait_aside(self) -> None:
+        try:
+            self._wait(self._end)
+        except RuntimeError as exc:
+            self._error = exc
 
     def finish(self) -> None:
         """Copy what arrived to where it belongs."""

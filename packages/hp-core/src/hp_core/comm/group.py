@@ -56,15 +56,15 @@ class Group:
         self.last_call: Call | None = None
         self.last_done: Call | None = None
 
-    def begin(self, kind: str, tensor: Tensor, timeout_s: float | None, detail: str = "") -> Call:
+    def begin(self, kind: str, tensor: Tensor, timeout_s: float | None, root: str = "", sizes: object = None) -> Call:
         """Record and return the next call. Every member must make the same calls in the same order."""
         session = self.session
-        if session.closed:
-            session.raise_closed(self)
+        if session.down is not None:
+            session.raise_down(self)
         if tensor is not None and tensor.requires_grad:
             session.refuse_grad(kind, self)
         self.seq = seq = self.seq + 1
-        call = Call(kind, self, seq, tensor, session.timeout_s if timeout_s is None else timeout_s, detail)
+        call = Call(kind, self, seq, tensor, session.timeout_s if timeout_s is None else timeout_s, root, sizes)
         self.last_call = call
         if session.watched:
             session.before(call)
@@ -73,8 +73,8 @@ class Group:
     def begin_p2p(self, ops: Sequence[P2P], timeout_s: float | None) -> Call:
         """Record and return the next batch of point-to-point operations."""
         session = self.session
-        if session.closed:
-            session.raise_closed(self)
+        if session.down is not None:
+            session.raise_down(self)
         for op in ops:
             if op.tensor.requires_grad:
                 session.refuse_grad(op.kind, self)

@@ -121,6 +121,10 @@ class LocalStore:
         """Set ``key``."""
         self._values[key] = value
 
+    def set_once(self, key: str, value: bytes) -> bytes:
+        """Set ``key`` unless it is set; return the value it has then."""
+        return self._values.setdefault(key, value)
+
     def get(self, key: str, timeout_s: float) -> bytes | None:
         """Return the value of ``key``; nobody else could set it, so nothing is waited for."""
         return self._values.get(key)

@@ -6,60 +6,121 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from hp_core.comm.backend import Launch, Member, Store
-from hp_core.errors import CommTimeoutError
+from hp_core.comm.watchdog import StoreSilentError
+from hp_core.errors import CommError, CommTimeoutError, PluginError
+from hp_core.plugins import describe_difference, fingerprint, manifest
+
+_SLICE_S = 1.0
+_ANSWER_S = 10.0
+#: Rank 0 decides who is missing; the others give it this much longer than themselves.
+_PATIENCE_S = 10.0
 
 
-def exchange_members(store: Store, launch: Launch, backends: Sequence[str]) -> tuple[Member, ...]:
+class Asks(Protocol):
+    """Whoever puts questions to the store with a time limit (the watchdog)."""
+
+    def ask(self, question: Callable[[Store], Any], limit_s: float) -> Any:
+        """Return the answer, or raise StoreSilentError."""
+
+
+def this_member(launch: Launch, backends: Sequence[str]) -> Member:
+    """Return what this rank tells the others about itself."""
+    return Member(launch.rank, host_identity(), launch.device_type, os.getpid(), tuple(backends))
+
+
+def exchange_members(watchdog: Asks, launch: Launch, me: Member) -> tuple[Member, ...]:
     """Return all members in rank order. Rank 0 collects and publishes them, so that all ranks decide alike.
 
     Raises:
         CommTimeoutError: a rank did not come in time; every rank that came names it.
         PluginError: ranks have different plugins; raised on all of them.
+        CommError: the store does not answer.
     """
-    mine = {"host": host_identity(), "device_type": launch.device_type, "pid": os.getpid(), "backends": list(backends)}
-    if launch.world_size == 1:
-        return (_member(0, mine),)
-    store.set(f"member/{launch.rank}", json.dumps(mine).encode())
-    if launch.rank == 0:
-        roster = _collect(store, launch)
-        store.set("roster", json.dumps(roster).encode())
-    else:
-        # Rank 0 says who is missing; it may itself have started a little later.
-        data = store.get("roster", launch.timeout_s + 10.0)
-        if data is None:
-            raise CommTimeoutError(
-                f"rank {launch.rank}: rank 0 did not come up within {launch.timeout_s:g} s; look at its log"
-            )
-        roster = json.loads(data)
+    rank = launch.rank
+    mine = {
+        "host": me.host,
+        "device_type": me.device_type,
+        "pid": me.pid,
+        "backends": me.backends,
+        "plugins": fingerprint(),
+        "manifest": manifest(),
+    }
+    data = json.dumps(mine).encode()
+    try:
+        watchdog.ask(lambda store: store.set(f"member/{rank}", data), _ANSWER_S)
+        if rank == 0:
+            roster = _collect(watchdog, launch)
+            text = json.dumps(roster).encode()
+            watchdog.ask(lambda store: store.set("roster", text), _ANSWER_S)
+            if roster["missing"] or roster["plugins"]:
+                _let_others_read(watchdog, launch, roster["missing"])
+        else:
+            answer = _get(watchdog, "roster", time.monotonic() + launch.timeout_s + _PATIENCE_S)
+            if answer is None:
+                raise CommTimeoutError(
+                    f"rank {rank}: rank 0 did not come up within {launch.timeout_s:g} s; look at its log, or raise "
+                    "timeout_s of init_backend"
+                )
+            roster = json.loads(answer)
+            if roster["missing"] or roster["plugins"]:
+                watchdog.ask(lambda store: store.set(f"read/{rank}", b"1"), _ANSWER_S)
+    except StoreSilentError as exc:
+        host = f"{launch.master_addr}:{launch.master_port}"
+        raise CommError(
+            f"rank {rank}: the job's store at {host} stopped answering during start-up ({exc}); look at the log of "
+            f"{'the launcher' if launch.agent_store else 'rank 0'}, which hosts it"
+        ) from exc
     if roster["missing"]:
+        missing = roster["missing"]
         raise CommTimeoutError(
-            f"rank {launch.rank}: rank {', '.join(map(str, roster['missing']))} of {launch.world_size} did not come up "
-            f"within {launch.timeout_s:g} s; look at its log, or raise timeout_s of init_backend"
+            f"rank {rank}: rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of {launch.world_size} "
+            f"did not come up within {launch.timeout_s:g} s; look at the log there, or raise timeout_s of init_backend"
         )
-    return tuple(_member(rank, about) for rank, about in enumerate(roster["members"]))
+    if roster["plugins"]:
+        raise PluginError(f"rank {rank}: {roster['plugins']}")
+    return tuple(
+        Member(rank, about["host"], about["device_type"], about["pid"], tuple(about["backends"]))
+        for rank, about in enumerate(roster["members"])
+    )
 
 
-def _member(rank: int, about: dict[str, Any]) -> Member:
-    return Member(rank, about["host"], about["device_type"], about["pid"], tuple(about["backends"]))
+def _get(watchdog: Asks, key: str, end: float) -> bytes | None:
+    while True:
+        data: bytes | None = watchdog.ask(lambda store: store.get(key, _SLICE_S), _SLICE_S + _ANSWER_S)
+        if data is not None or time.monotonic() >= end:
+            return data
 
 
-def _collect(store: Store, launch: Launch) -> dict[str, Any]:
-    import time
-
+def _collect(watchdog: Asks, launch: Launch) -> dict[str, Any]:
     end = time.monotonic() + launch.timeout_s
-    members: list[Any] = []
+    members: list[dict[str, Any]] = []
     missing: list[int] = []
     for rank in range(launch.world_size):
-        data = store.get(f"member/{rank}", max(end - time.monotonic(), 0.001))
+        data = _get(watchdog, f"member/{rank}", end)
         if data is None:
             missing.append(rank)
         else:
             members.append(json.loads(data))
-    return {"members": members, "missing": missing}
+    manifests = {rank: about.pop("manifest") for rank, about in enumerate(members)}
+    prints = {about.pop("plugins") for about in members}
+    return {
+        "members": members,
+        "missing": missing,
+        "plugins": describe_difference(manifests) if len(prints) > 1 and not missing else "",
+    }
+
+
+def _let_others_read(watchdog: Asks, launch: Launch, missing: Sequence[int]) -> None:
+    """Rank 0 may host the store: it must not end before the others have read why."""
+    end = time.monotonic() + _ANSWER_S
+    for rank in set(range(1, launch.world_size)) - set(missing):
+        if _get(watchdog, f"read/{rank}", end) is None:
+            return
 
 
 def host_identity() -> str:

@@ -3,25 +3,25 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import warnings
 from typing import Any
 
 from hp_core.comm.backend import CommBackend
-from hp_core.errors import CommError, PluginError, did_you_mean
+from hp_core.errors import CommError, HPError, PluginError, did_you_mean
+from hp_core.platform.select import choose
+from hp_core.registry import names, offers, resolve
 
 #: Names of c10d's libraries, accepted for c10d, and the device type each serves.
 LIBRARIES = {"gloo": "cpu", "nccl": "cuda", "hccl": "npu"}
 DEVICE_TYPES = ("cpu", "cuda", "npu")
-_TARGETS = {"c10d": "hp_core.comm.c10d:C10dBackend", "fake": "hp_core.comm.fake:FakeBackend"}
+#: The backend that brings the world up for each platform.
+_BOOT = {"torch": "c10d", "mindspore": "mindspore"}
 
 
-def _load(name: str) -> CommBackend:
-    target = _TARGETS.get(name)
-    if target is None:
-        raise PluginError(f"no comm backend {name!r}{did_you_mean(name, _TARGETS)}")
-    module, _, attr = target.partition(":")
-    made: Any = getattr(import_module(module), attr)()
-    return made  # type: ignore[no-any-return]
+def _load(name: str, platform: str | None) -> CommBackend:
+    made: Any = resolve("comm", name, platform)
+    backend: CommBackend = made()
+    return backend
 
 
 def boot_backend(device_type: str, wanted: str | None) -> CommBackend:
@@ -33,17 +33,40 @@ def boot_backend(device_type: str, wanted: str | None) -> CommBackend:
     if device_type not in DEVICE_TYPES:
         hint = did_you_mean(device_type, DEVICE_TYPES) or f"; use one of {', '.join(DEVICE_TYPES)}"
         raise CommError(f"unknown device type {device_type!r}{hint}")
-    if wanted in LIBRARIES:
-        if LIBRARIES[wanted] != device_type:
-            raise CommError(
-                f"backend {wanted!r} serves {LIBRARIES[wanted]}, not {device_type}; leave backend out to get the right one"
-            )
-        wanted = "c10d"
-    return _load("fake" if wanted == "fake" else "c10d")
+    if wanted in LIBRARIES and LIBRARIES[wanted] != device_type:
+        raise CommError(
+            f"backend {wanted!r} serves {LIBRARIES[wanted]}, not {device_type}; leave backend out to get the right one"
+        )
+    if wanted == "fake":
+        return _load("fake", None)
+    platform = choose()
+    if platform not in _BOOT:
+        raise PluginError(f"platform {platform!r} names no comm backend that brings the world up")
+    return _load(_BOOT[platform], platform)
 
 
 def group_backends(boot: CommBackend, wanted: str | None) -> list[CommBackend]:
-    """Return the backends that may serve groups before ``boot`` does, best first."""
-    if wanted is None or wanted in LIBRARIES or wanted == boot.name:
+    """Return the backends that may serve groups before ``boot`` does, best first.
+
+    That is the one asked for; else each that is offered with a positive priority (one that cannot be loaded is warned
+    about and left out: ``boot`` serves any group).
+
+    Raises:
+        PluginError: the backend asked for is unknown or broken.
+    """
+    if wanted in LIBRARIES or wanted == boot.name or boot.name == "fake":
         return []
-    return [_load(wanted)]
+    platform = choose()
+    if wanted is not None:
+        return [_load(wanted, platform)]
+    found = []
+    for name in names("comm", platform):
+        if name in (boot.name, "fake") or all(
+            offer.provide.priority <= 0 for offer in offers("comm", name) if offer.provide.platform in (None, platform)
+        ):
+            continue
+        try:
+            found.append(_load(name, platform))
+        except HPError as exc:
+            warnings.warn(f"comm backend {name!r} is not used: {exc}", RuntimeWarning, stacklevel=3)
+    return found

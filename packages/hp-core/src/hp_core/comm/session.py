@@ -3,41 +3,75 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from typing import NoReturn
 
-from hp_core.comm.backend import CommBackend, Handle, Launch, Member, Store
+from hp_core.comm.agreement import check_agreement
+from hp_core.comm.backend import CommBackend, Launch, Store
+from hp_core.comm.diagnosis import describe_call, group_key, take_snapshot
 from hp_core.comm.group import Group
 from hp_core.comm.launch_env import read_launch
 from hp_core.comm.local import LocalChannel, LocalStore
-from hp_core.comm.roster import exchange_members
+from hp_core.comm.roster import exchange_members, this_member
 from hp_core.comm.select import boot_backend, group_backends
 from hp_core.comm.types import Call
+from hp_core.comm.watchdog import StoreSilentError, Watchdog
 from hp_core.errors import CommError, CommTimeoutError
+from hp_core.plugins import has_hook, hooks
 
 _current: Session | None = None
-_SLICE_S = 0.25
 
 
 class Session:
-    """One life of the communication layer, from ``init_backend`` to ``shutdown``."""
+    """One life of the communication layer, from ``init_backend`` to ``shutdown``.
+
+    Args:
+        launch: This process's place in the job.
+        boot: The backend that brings the world up and serves any group.
+        others: Backends that may serve groups instead, best first.
+    """
 
     def __init__(self, launch: Launch, boot: CommBackend, others: list[CommBackend]) -> None:
         self.launch = launch
         self.timeout_s = launch.timeout_s
-        self.boot = boot
-        self.closed = False
-        #: Whether anything looks at each call (hooks, HP_CHECK=collectives).
-        self.watched = False
+        #: Why nothing more can be communicated: shut down, or a rank failed.
+        self.down: str | None = None
+        #: What the main thread waits in.
+        self.waiting: Call | None = None
         self.groups: dict[tuple[int, ...], Group] = {}
-        alone = launch.world_size == 1 and boot.name != "fake"
-        self.store: Store = LocalStore() if alone else boot.bootstrap(launch)
-        self.members: tuple[Member, ...] = exchange_members(self.store, launch, [b.name for b in (*others, boot)])
+        self._boot = boot
         self._backends = {backend.name: backend for backend in (*others, boot)}
+        self._hooks = has_hook("hp_before_collective") or has_hook("hp_after_collective")
+        self._check = "collectives" in os.environ.get("HP_CHECK", "").replace(",", " ").split()
+        #: Whether anything looks at each call.
+        self.watched = self._hooks or self._check
+        self._watchdog: Watchdog | None = None
+        me = this_member(launch, list(self._backends))
+        if boot.simulated or launch.world_size == 1:
+            self._store: Store = boot.bootstrap(launch) if boot.simulated else LocalStore()
+            self.members = (me,) * launch.world_size
+        else:
+            self._store = boot.bootstrap(launch)
+            self._watchdog = Watchdog(
+                self._store.clone(), launch.rank, lambda: take_snapshot(self.groups.values(), self.waiting), self._fault
+            )
+            try:
+                self.members = exchange_members(self._watchdog, launch, me)
+            except BaseException:
+                self._watchdog.stop()
+                raise
         for backend in self._backends.values():
-            backend.attach(self.store, self.members, launch.rank)
-        self.world = self._make(tuple(range(launch.world_size)), "world")
+            backend.attach(self._store, self.members, launch.rank)
+        try:
+            self.world = self._make(tuple(range(launch.world_size)), "world")
+        except CommError:
+            self.close()
+            raise
+        except Exception as exc:
+            self.close()
+            raise CommError(f"rank {launch.rank}: the world did not connect: {_first_line(exc)}") from exc
         self.groups[self.world.ranks] = self.world
 
     def group(self, ranks: tuple[int, ...], name: str | None) -> Group:
@@ -52,62 +86,161 @@ class Session:
                     f"rank {self.launch.rank} asked for a group of ranks {list(ranks)}, which it is not a member of; "
                     "only members call new_group"
                 )
-            group = self.groups[ranks] = self._make(ranks, name or f"ranks[{','.join(map(str, ranks))}]")
-        elif name is not None and group.name != name and group.name.startswith("ranks["):
+            if self.down is not None:
+                raise CommError(f"no group can be made: {self.down}")
+            name = name or f"ranks[{','.join(map(str, ranks))}]"
+            try:
+                group = self.groups[ranks] = self._make(ranks, name)
+            except CommError:
+                raise
+            except Exception as exc:
+                raise CommError(f"rank {self.launch.rank}: group {name} did not connect: {_first_line(exc)}") from exc
+        elif name is not None and group.name.startswith("ranks["):
             group.name = name
         return group
 
     def _make(self, ranks: tuple[int, ...], name: str) -> Group:
         index = ranks.index(self.launch.rank)
-        if len(ranks) == 1 and self.boot.name != "fake":
-            return Group(ranks, index, name, self.boot.name, LocalChannel(), self)
+        if len(ranks) == 1 and not self._boot.simulated:
+            return Group(ranks, index, name, self._boot.name, LocalChannel(), self)
+        key = f"group/{group_key(ranks)}"
+        if self._watchdog is not None:
+            self._meet(ranks, name, key, self._watchdog)
         members = [self.members[rank] for rank in ranks]
         candidates = [n for n in members[0].backends if all(n in member.backends for member in members)]
         chosen = next(self._backends[n] for n in candidates if self._backends[n].suits(members))
-        key = name if name == "world" else "group/" + "-".join(map(str, ranks))
         channel = chosen.connect(key, ranks, index, self.timeout_s)
         return Group(ranks, index, name, chosen.name, channel, self)
 
+    def _meet(self, ranks: tuple[int, ...], name: str, key: str, watchdog: Watchdog) -> None:
+        """Wait until every member makes the group, looking up now and then: connecting cannot be interrupted."""
+        end = time.monotonic() + self.timeout_s
+        pause_s = 0.001
+        missing = list(ranks)
+
+        def still_missing(store: Store) -> list[int]:
+            store.set(f"{key}/{self.launch.rank}", b"1")
+            return [rank for rank in missing if not store.check(f"{key}/{rank}")]
+
+        while True:
+            try:
+                missing = watchdog.ask(still_missing, 10.0)
+            except StoreSilentError as exc:
+                raise CommError(f"rank {self.launch.rank}: group {name}: {self._silence(exc)}") from exc
+            if not missing:
+                return
+            if self.down is not None:
+                raise CommError(f"rank {self.launch.rank}: group {name} is given up: {self.down}")
+            if time.monotonic() >= end:
+                who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+                text = (
+                    f"rank {self.launch.rank}: new_group({list(ranks)}) waited {self.timeout_s:g} s for {who} to make "
+                    "it too; every member makes it, and members make their groups in the same order"
+                )
+                watchdog.report(text)
+                raise CommTimeoutError(text)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.05)
+
     def refuse_grad(self, kind: str, group: Group) -> None:
         """Raise where gradients are being recorded: the collective would be missing from the backward."""
-        if self.boot.recording():
+        if self._boot.recording():
             raise CommError(
                 f"{kind} on group {group.name}: the tensor requires grad, and collectives are not recorded for the "
                 "backward; call it under no_grad, or on tensor.detach()"
             )
 
-    def raise_closed(self, group: Group) -> NoReturn:
-        """Raise for a group of a session that was shut down."""
-        raise CommError(f"group {group.name} belongs to communication that was shut down; make it again with new_group")
+    def raise_down(self, group: Group) -> NoReturn:
+        """Raise for a group that cannot communicate any more."""
+        raise CommError(f"group {group.name} cannot communicate any more: {self.down}")
 
     def before(self, call: Call) -> None:
-        """Tell whoever listens that ``call`` begins."""
+        """Tell whoever listens that ``call`` begins, and compare it between the members where that is asked for."""
+        if self._check and call.kind != "batch_p2p":
+            try:
+                check_agreement(call)
+            except CommError:
+                raise
+            except Exception as exc:
+                self.fail(call, exc)
+        if self._hooks:
+            hooks().hp_before_collective(kind=call.kind, group=call.group, nbytes=call.nbytes)
 
     def after(self, call: Call) -> None:
         """Tell whoever listens that ``call`` is complete."""
-
-    def wait_slowly(self, call: Call, handle: Handle, timeout_s: float | None) -> None:
-        """Wait on after the first second, looking up now and then."""
-        end = call.started + call.timeout_s if timeout_s is None else time.monotonic() + timeout_s
-        try:
-            while not handle.wait(_SLICE_S):
-                if time.monotonic() >= end:
-                    raise TimeoutError
-        except Exception as exc:
-            self.fail(call, exc)
+        if self._hooks:
+            hooks().hp_after_collective(kind=call.kind, group=call.group, nbytes=call.nbytes)
 
     def fail(self, call: Call, exc: Exception) -> NoReturn:
-        """Raise the error of ``call``."""
-        kind = CommTimeoutError if isinstance(exc, TimeoutError) else CommError
-        raise kind(f"rank {self.launch.rank}: {call} failed: {exc}") from exc
+        """Find out what the other ranks are doing, take this rank's channels down, and raise.
+
+        Raises:
+            CommTimeoutError: ``exc`` is a TimeoutError.
+            CommError: it is anything else.
+        """
+        rank = self.launch.rank
+        after = f"after {time.monotonic() - call.started:.1f} s"
+        timed_out = isinstance(exc, TimeoutError)
+        what = f"not complete {after} (timeout {call.timeout_s:g} s)" if timed_out else f"failed {after}"
+        report = f"{call} {what}" if timed_out else f"{call} {what}: {_first_line(exc)}"
+        first = True
+        if self.down is not None:
+            first, verdict = False, self.down
+        elif self._watchdog is not None:
+            peers = [self.members[other] for other in call.group.ranks if other != rank]
+            key = group_key(call.group.ranks)
+            host = self.members[rank].host
+            try:
+                verdict, first = self._watchdog.diagnose(report, key, describe_call(call), peers, host)
+            except StoreSilentError as silent:
+                verdict = self._silence(silent)
+        else:
+            verdict = ""
+        if not first and not timed_out:
+            report = f"{call} {what}"
+        text = f"rank {rank}: {report}" + (f"; {verdict}" if verdict else "")
+        self._take_down(verdict if not first else report)
+        raise (CommTimeoutError if timed_out else CommError)(text) from exc
+
+    def abort(self, reason: str) -> None:
+        """Tell every rank that this one gives up."""
+        if self.down is None:
+            if self._watchdog is not None:
+                self._watchdog.report(reason)
+            self._take_down(reason)
+
+    def _fault(self, verdict: str) -> None:
+        self._take_down(verdict)
+
+    def _take_down(self, why: str) -> None:
+        if self.down is None:
+            self.down = why
+            for group in list(self.groups.values()):
+                group.channel.abort()
+
+    def _silence(self, exc: StoreSilentError) -> str:
+        if self.launch.agent_store:
+            return f"the job's store does not answer ({exc}): the launcher, which hosts it, is stopped or has ended"
+        return f"the job's store does not answer ({exc}): rank 0, which hosts it, is stopped or has ended"
 
     def close(self) -> None:
         """Close every channel and backend."""
-        self.closed = True
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        self.down = self.down or "communication was shut down; call init_backend, and new_group, again"
         for group in self.groups.values():
             group.channel.close()
         for backend in self._backends.values():
             backend.shutdown()
+
+    def stop_watching(self) -> None:
+        """End the watchdog; at exit, so that no thread is inside the store when the process is torn down."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
+
+def _first_line(exc: Exception) -> str:
+    return (str(exc) or type(exc).__name__).partition("\n")[0]
 
 
 def init_backend(
@@ -176,6 +309,25 @@ def shutdown() -> None:
     session, _current = _current, None
     if session is not None:
         session.close()
+
+
+def abort(reason: str) -> None:
+    """Tell every rank that this one cannot go on, and why: whatever they wait in, or call next, raises within seconds.
+
+    For whoever catches an exception and keeps the process alive; a process that ends is noticed without it.
+    Nothing happens when communication is not up.
+
+    Args:
+        reason: What happened, in a line.
+    """
+    if _current is not None:
+        _current.abort(reason)
+
+
+@atexit.register
+def _stop_watching() -> None:
+    if _current is not None:
+        _current.stop_watching()
 
 
 def world() -> Group:

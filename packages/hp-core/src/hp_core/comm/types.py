@@ -107,14 +107,18 @@ class P2P:
 class Call:
     """One call of a collective, as the errors and the watchdog name it."""
 
-    __slots__ = ("detail", "dtype", "group", "kind", "nbytes", "seq", "shape", "started", "timeout_s")
+    __slots__ = ("dtype", "group", "kind", "nbytes", "root", "seq", "shape", "sizes", "started", "timeout_s")
 
-    def __init__(self, kind: str, group: Group, seq: int, tensor: Tensor, timeout_s: float, detail: str = "") -> None:
+    def __init__(
+        self, kind: str, group: Group, seq: int, tensor: Tensor, timeout_s: float, root: str = "", sizes: Any = None
+    ) -> None:
         self.kind = kind
         self.group = group
         self.seq = seq
         self.timeout_s = timeout_s
-        self.detail = detail
+        #: What else all members must agree on: the reduce operation or the source.
+        self.root = root
+        self.sizes = sizes
         self.started = time.monotonic()
         if tensor is None:
             self.shape: Any = None
@@ -130,8 +134,8 @@ class Call:
         about = []
         if self.shape is not None:
             about = [f"shape {tuple(self.shape)}", dtype_name(self.dtype), f"{self.nbytes} bytes"]
-        if self.detail:
-            about.append(self.detail)
+        if self.root:
+            about.append(self.root)
         return f"{self.kind} #{self.seq} on group {self.group.name}" + (f" ({', '.join(about)})" if about else "")
 
 
@@ -162,11 +166,22 @@ class Work:
             CommError: it failed, or another rank reported a failure.
         """
         if not self._done:
-            assert self._handle is not None
-            call = self._call
-            if not self._handle.wait(_FIRST_SLICE_S if timeout_s is None else min(_FIRST_SLICE_S, timeout_s)):
-                call.group.session.wait_slowly(call, self._handle, timeout_s)
-            self._result = self._handle.finish()
+            handle, call = self._handle, self._call
+            if handle is None:
+                raise CommError(f"{call} failed at an earlier wait()")
+            session = call.group.session
+            now = time.monotonic()
+            limit_s = call.started + call.timeout_s - now if timeout_s is None else timeout_s
+            session.waiting = call
+            try:
+                if not handle.wait(limit_s if limit_s > _LEAST_S else _LEAST_S):
+                    raise TimeoutError
+                self._result = handle.finish()
+            except Exception as exc:
+                self._handle = None
+                session.fail(call, exc)
+            finally:
+                session.waiting = None
             self._done = True
             self._handle = None
             call.group.completed(call)
@@ -180,4 +195,4 @@ class Work:
         return f"Work({self._call}, {'done' if self.is_done() else 'under way'})"
 
 
-_FIRST_SLICE_S = 1.0
+_LEAST_S = 0.001
