@@ -145,7 +145,10 @@ class DeviceOps(Protocol):
         """Seed the generators of all devices of the kind. MindSpore: ``ms.set_seed`` (not ``manual_seed``)."""
 
     def rng_state(self) -> bytes:
-        """Return the state of the current device's generator. MindSpore: ``ms.get_rng_state``."""
+        """Return the state of the current device's generator; does not start a device that was not used.
+
+        MindSpore: ``ms.get_rng_state``.
+        """
 
     def set_rng_state(self, state: bytes) -> None:
         """Restore what ``rng_state`` returned. MindSpore: ``ms.set_rng_state``.

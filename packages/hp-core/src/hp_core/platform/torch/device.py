@@ -22,6 +22,7 @@ from hp_core.platform.protocols import Memory
 from hp_core.platform.torch.kernels import set_deterministic_kernels
 
 _TYPES = ("cpu", "cuda", "npu")
+_UNUSED = b"unused device, seed "
 _OTHER_NAMES = {"gpu": "cuda", "rocm": "cuda", "hip": "cuda", "ascend": "npu", "host": "cpu"}
 
 
@@ -73,6 +74,7 @@ class TorchDevice:
         self.num_devices: int = api.device_count()
         self._api = api
         self._is_host = device_type == "cpu"
+        self._seed = b""
 
     def __repr__(self) -> str:
         return f"TorchDevice({self.type!r}, num_devices={self.num_devices})"
@@ -136,14 +138,23 @@ class TorchDevice:
             torch.default_generator.manual_seed(seed)
         else:
             self._api.manual_seed_all(seed)
+            self._seed = str(seed).encode()
 
     def rng_state(self) -> bytes:
         """Return the state of the current device's generator."""
+        if not self._is_host and not self._api.is_initialized():
+            # Asking torch would start the device, in a process that may never use it: its state is still its seed.
+            return _UNUSED + self._seed
         state: torch.Tensor = torch.get_rng_state() if self._is_host else self._api.get_rng_state()
         return state.cpu().numpy().tobytes()
 
     def set_rng_state(self, state: bytes) -> None:
         """Restore what ``rng_state`` returned."""
+        if state.startswith(_UNUSED) and not self._is_host:
+            seed = state.removeprefix(_UNUSED)
+            if seed:
+                self.seed(int(seed))
+            return
         try:
             tensor = torch.frombuffer(bytearray(state), dtype=torch.uint8)
             if self._is_host:
