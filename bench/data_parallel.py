@@ -83,14 +83,15 @@ def rank(rounds: int) -> None:
     import json
     from dataclasses import asdict
 
-    import hp_core.comm as comm
     import torch
     import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from transformers import AutoModelForCausalLM
+
+    import hp_core.comm as comm
     from hp_trainer.data import Batch
     from hp_trainer.data_parallel import DataParallel
     from hp_trainer.loss import summed_loss
-    from torch.nn.parallel import DistributedDataParallel
-    from transformers import AutoModelForCausalLM
 
     comm.init_backend("cpu", backend="gloo")
     if not dist.is_initialized():

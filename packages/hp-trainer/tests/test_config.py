@@ -106,13 +106,7 @@ def test_the_list_of_keys_is_frozen():
     # A new key is a decision: add it here, to docs/training.md, and make it do something.
     assert (
         list(all_keys())
-        == (
-            "run.name run.output_dir run.seed run.deterministic run.device model.name model.config model.tokenizer data.path "
-            "data.pattern data.max_bytes data.seq_len data.heldout data.cache_dir train.steps train.micro_batch_size "
-            "train.accumulation train.lr train.min_lr train.warmup_steps train.weight_decay train.betas train.eps train.clip_norm "
-            "train.nonfinite train.precision eval.batches eval.every parallel.bucket_bytes launch.ranks launch.timeout_s "
-            "launch.threads"
-        ).split()
+        == ["run.name", "run.output_dir", "run.seed", "run.deterministic", "run.device", "model.name", "model.config", "model.tokenizer", "data.path", "data.pattern", "data.max_bytes", "data.seq_len", "data.heldout", "data.cache_dir", "train.steps", "train.micro_batch_size", "train.accumulation", "train.lr", "train.min_lr", "train.warmup_steps", "train.weight_decay", "train.betas", "train.eps", "train.clip_norm", "train.nonfinite", "train.precision", "eval.batches", "eval.every", "parallel.bucket_bytes", "launch.ranks", "launch.timeout_s", "launch.threads"]
     )
 
 

@@ -64,6 +64,9 @@ def parse(arguments: Sequence[str]) -> CommandLine:
 
 def main(arguments: Sequence[str]) -> int:
     """Run `hp train` with ``arguments`` and return the exit status; a user's mistake is one line on stderr."""
+    if "RANK" in os.environ:
+        # A rank's failure is reported by its launcher, with the rank's number.
+        return _main(list(arguments))
     try:
         return _main(list(arguments))
     except HPError as error:
@@ -101,28 +104,32 @@ def train(config: TrainConfig) -> None:
 def _launch(config: TrainConfig, arguments: list[str]) -> int:
     """Do the set-up that needs no ranks, start them on this host, and see to the run folder if they were killed."""
     from hp_core.launch.engine import launch
-
+    from hp_core.launch.spec import LaunchSpec
     from hp_trainer.prepare import prepare
-    from hp_trainer.run import mark_failed, run_folder
-    from hp_trainer.setup import threads_per_rank
 
     prepare(config)
-    os.environ.setdefault("OMP_NUM_THREADS", str(config.launch.threads or threads_per_rank(config.launch.ranks)))
-    reason = "the job was ended from outside"
+    environment = {} if config.launch.threads is None else {"OMP_NUM_THREADS": str(config.launch.threads)}
+    status: int | None = None
     try:
-        status = launch("hp_trainer", arguments, module=True, nproc=config.launch.ranks)
-        if status:
-            reason = f"a rank failed (exit status {status})"
-        return int(status)
-    except HPError as error:
-        reason = str(error).splitlines()[0]
-        raise
-    except KeyboardInterrupt:
-        reason = "interrupted"
-        raise
+        # Rank 0 draws the live table, so its output is passed through as it is.
+        spec = LaunchSpec(
+            "hp_trainer", arguments, num_ranks=config.launch.ranks, is_module=True, env=environment, console_rank=0
+        )
+        status = launch(spec)
     finally:
-        folder = run_folder(config)
-        if mark_failed(folder, reason):
-            from hp_trainer.report import write_report
+        _complete_run_folder(config, status)
+    return status
 
-            write_report(folder)
+
+def _complete_run_folder(config: TrainConfig, status: int | None) -> None:
+    """Write what rank 0 could not: a rank that is killed, or torn down with the job, leaves its run as `running`."""
+    from hp_trainer.run import mark_failed, run_folder
+
+    reason = {None: "the job could not be started", 130: "interrupted"}.get(
+        status, f"a rank failed, exit status {status}"
+    )
+    folder = run_folder(config)
+    if mark_failed(folder, reason):
+        from hp_trainer.report import write_report
+
+        write_report(folder)

@@ -30,6 +30,13 @@ def seed_run(config: TrainConfig) -> None:
         seed_all(config.run.seed)
 
 
+def seed_noise(config: TrainConfig, rank: int) -> None:
+    """Give each rank its own random numbers once the model is built: dropout of different samples must differ."""
+    from hp_core.determinism import seed_all
+
+    seed_all(config.run.seed, rank_offset=rank)
+
+
 def set_threads(config: TrainConfig) -> None:
     """Give this rank its cores: ``launch.threads``, else OMP_NUM_THREADS, else cores / local ranks."""
     threads = config.launch.threads

@@ -76,7 +76,15 @@ class LLMTrainer:
         from hp_trainer.models import build_model, load_tokenizer
         from hp_trainer.optimizer import build_optimizer
         from hp_trainer.prepare import prepare
-        from hp_trainer.setup import build_step, check_same_text, count_parameters, pick_device, seed_run, set_threads
+        from hp_trainer.setup import (
+            build_step,
+            check_same_text,
+            count_parameters,
+            pick_device,
+            seed_noise,
+            seed_run,
+            set_threads,
+        )
 
         config, run = self.config, self.run
         start = time.perf_counter()
@@ -104,6 +112,8 @@ class LLMTrainer:
 
         # 4. parallelize
         parallel = DataParallel(self.module, group, op="sum", bucket_bytes=config.parallel.bucket_bytes)
+
+        seed_noise(config, run.rank)
 
         # 5. optimizer
         optimizer = build_optimizer(self.module, config.train)
