@@ -56,8 +56,9 @@ def measure(step: Any) -> tuple[list[float], float, int]:
 
 
 def check_data_parallel() -> bool:
-    import hp_core.comm as comm
     import torch
+
+    import hp_core.comm as comm
     from hp_trainer.data_parallel import DataParallel
 
     ids = torch.randint(0, MODEL["vocab_size"], (TOKENS // 512, 512), generator=torch.Generator().manual_seed(1)).cuda()

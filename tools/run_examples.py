@@ -42,7 +42,8 @@ def main() -> int:
             check=False,
         )
         print(
-            f"{'ok' if result.returncode == 0 else 'FAILED':6s} {time.monotonic() - started:5.1f} s  {shlex.join(command)}"
+            f"{'ok' if result.returncode == 0 else 'FAILED':6s} "
+            f"{time.monotonic() - started:5.1f} s  {shlex.join(command)}"
         )
         if result.returncode:
             failed.append(script)
