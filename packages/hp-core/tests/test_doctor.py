@@ -34,6 +34,8 @@ def versions(install: Install, monkeypatch: pytest.MonkeyPatch) -> dict[str, str
     monkeypatch.setattr(diagnosis, "_version", found.get)
     monkeypatch.setattr(diagnosis, "unmet_requirements", lambda metadata, extra: [])
     monkeypatch.setattr(diagnosis, "probe", lambda name: TORCH)
+    monkeypatch.setenv("HP_PLATFORM", "torch")
+    monkeypatch.setattr("hp_core.platform.select._is_installed", lambda name: True)
     monkeypatch.setenv("HP_PLUGINS", "hp-core")
     return found
 
@@ -63,7 +65,12 @@ def test_all_is_well(versions: dict[str, str | None], doctor: Doctor) -> None:
     assert (status, found["ok"]) == (0, True)
     assert sections["Python"]["executable"] == sys.executable
     assert sections["Packages"] == {"hp-core": hp_core.__version__, "hp-trainer": "0.1.0"}
-    assert sections["Frameworks"] == {"torch": "2.9.0", "torch-npu": "not installed", "mindspore": "not installed"}
+    assert sections["Frameworks"] == {
+        "torch": "2.9.0",
+        "torch-npu": "not installed",
+        "mindspore": "not installed",
+        "in use": "torch",
+    }
     assert sections["Devices"]["cuda:0"] == "Some GPU, 80 GiB"
     assert sections["Devices"]["npu"] == "none: torch_npu is not installed"
     assert sections["Communication"]["torch libraries"] == "gloo, nccl"
@@ -102,6 +109,16 @@ def test_a_framework_that_cannot_be_imported(
     assert status == 1
     assert found["sections"]["Frameworks"]["torch does not work"] == "OSError: libtorch.so: not found"
     assert missing(found) == {"a working torch": ("pip install --force-reinstall torch", True)}
+
+
+def test_a_choice_of_framework_that_cannot_be_is_a_finding(
+    versions: dict[str, str | None], doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HP_PLATFORM", "trch")
+    status, out = doctor()
+    assert status == 1
+    assert "missing  a choice of framework, for: HP_PLATFORM=trch" in out
+    assert "did you mean 'torch'" in out
 
 
 def test_optional_things_do_not_fail(

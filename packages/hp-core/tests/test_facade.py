@@ -8,7 +8,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,7 +182,7 @@ def test_import_of_the_facade_is_cheap_and_brings_no_framework() -> None:
         "cost_s = time.perf_counter() - start; new = sorted(set(sys.modules) - before);"
         "import json; print(json.dumps([cost_s, new]))"
     )
-    runs = [json.loads(run(code)) for _ in range(3)]
+    runs = [json.loads(run(code)) for _ in range(5)]
     modules = set(runs[0][1])
     heavy = {"torch", "mindspore", "pluggy", "typing", "importlib.metadata", "typer", "rich", "numpy"}
     assert modules & heavy == set()
@@ -191,7 +190,8 @@ def test_import_of_the_facade_is_cheap_and_brings_no_framework() -> None:
 
 
 def test_type_checkers_see_the_facade(tmp_path: Path) -> None:
-    mypy = pytest.importorskip("mypy.api")
+    from mypy import api
+
     user = tmp_path / "user.py"
     user.write_text(
         "from hyper_parallel import DeviceMesh, fully_shard, init_device_mesh\n"
@@ -199,8 +199,7 @@ def test_type_checkers_see_the_facade(tmp_path: Path) -> None:
         "mesh: DeviceMesh = init_device_mesh('cpu', (1,), init_backend=False)\n"
         "wrong: int = init_device_mesh('cpu', (1,))\n"
     )
-    start = time.monotonic()
-    out, _, status = mypy.run(
+    out, _, status = api.run(
         [
             "--strict",
             "--no-error-summary",
@@ -215,4 +214,4 @@ def test_type_checkers_see_the_facade(tmp_path: Path) -> None:
     assert [line for line in out.splitlines() if "error:" in line] == [
         f'{user}:4: error: Incompatible types in assignment (expression has type "DeviceMesh", variable has type "int")'
         "  [assignment]"
-    ], f"{out} after {time.monotonic() - start:.0f} s"
+    ], out

@@ -18,6 +18,7 @@ from hp_core import discovery, plugins
 from hp_core.errors import HPError, MeshError, PluginError
 from hp_core.plugin_info import PluginInfo, PluginWarning
 from hp_core.plugin_settings import read_settings
+from hp_core.provide import KINDS
 
 Install = Callable[..., Path]
 
@@ -28,6 +29,10 @@ GOOD = """
     def hp_provide():
         return [Provide("export", "good_name", "json:dumps")]
 """
+
+
+def docs_page() -> str:
+    return (Path(__file__).resolve().parents[3] / "docs" / "plugins.md").read_text()
 
 
 def info_of(distribution: str) -> PluginInfo:
@@ -386,11 +391,7 @@ def test_difference_names_the_ranks_and_the_plugins() -> None:
 def test_every_hook_is_documented_in_code_and_on_the_page() -> None:
     from hp_core import hookspecs
 
-    page = next(
-        (folder / "docs" / "plugins.md").read_text()
-        for folder in Path(__file__).resolve().parents
-        if (folder / "docs" / "plugins.md").exists()
-    )
+    page = docs_page()
     names = [name for name in vars(hookspecs) if name.startswith("hp_")]
     assert len(names) >= 11
     for name in names:
@@ -399,6 +400,14 @@ def test_every_hook_is_documented_in_code_and_on_the_page() -> None:
         for argument in getattr(hookspecs, name).__annotations__:
             assert argument == "return" or f"{argument}: " in doc, f"{name}: argument {argument} is not documented"
         assert f"`{name}" in page, f"docs/plugins.md does not name {name}"
+
+
+def test_every_kind_and_variable_is_on_the_page() -> None:
+    page = docs_page()
+    for name in KINDS:
+        assert f"| `{name}` |" in page
+    for variable in ("HP_PLUGINS", "HP_PLUGINS_DISABLE", "HP_PLUGINS_STRICT", "HP_PREFER"):
+        assert f"| `{variable}=" in page
 
 
 def test_plugin_errors_are_user_errors_and_import_errors() -> None:

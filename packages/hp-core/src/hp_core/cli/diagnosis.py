@@ -128,6 +128,18 @@ def _look_at_frameworks(found: Diagnosis) -> None:
             Missing("a framework", "everything that computes", "pip install 'hp-core[torch]'", required=True)
         )
     _compare_with_hardware(found, notes)
+    if usable:
+        _look_at_choice(found)
+
+
+def _look_at_choice(found: Diagnosis) -> None:
+    from hp_core.platform.select import choose
+
+    try:
+        found.add("Frameworks", "in use", choose())
+    except HPError as exc:
+        found.add("Frameworks", "in use", "none")
+        found.missing.append(Missing("a choice of framework", str(exc), "export HP_PLATFORM=torch", required=True))
 
 
 def _add_probe(found: Diagnosis, name: str, notes: dict[str, str]) -> bool:
