@@ -252,7 +252,7 @@ def test_phase_shares_are_of_the_whole_step() -> None:
 
 def test_a_sparkline_goes_from_high_to_low_and_marks_gaps() -> None:
     assert sparkline([3.0, 2.0, 1.0], 8) == "█▅▁"
-    assert sparkline([1.0, math.nan], 8) == "▁×"  # noqa: RUF001
+    assert sparkline([1.0, math.nan], 8) == "▁×"
     assert sparkline([], 8) == ""
     assert len(sparkline([float(i) for i in range(500)], 24)) == 24
 

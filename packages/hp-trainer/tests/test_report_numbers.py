@@ -44,13 +44,13 @@ def test_a_duration_is_written_in_the_units_that_matter(seconds: float | None, t
     ("value", "text"),
     [
         (0.0, "0"),
-        (2.5e-4, "2.5×10⁻⁴"),  # noqa: RUF001
-        (3e-4, "3×10⁻⁴"),  # noqa: RUF001
+        (2.5e-4, "2.5×10⁻⁴"),
+        (3e-4, "3×10⁻⁴"),
         (0.00123, "0.00123"),
         (-1.5, "\N{MINUS SIGN}1.50"),
         (10.04, "10.0"),
         (12345.6, "12,346"),
-        (1.5e9, "1.5×10⁹"),  # noqa: RUF001
+        (1.5e9, "1.5×10⁹"),
         (math.inf, "∞"),
         (None, "\N{EN DASH}"),
     ],
@@ -122,6 +122,9 @@ def test_bucket_means_are_over_the_finite_numbers() -> None:
         ([1.271, 1.279], False, ",.3f"),
         ([990.0, 1100.0], True, ",.0f"),
         ([2.0], False, ",~g"),
+        ([0.0, 1e30], True, ".3~g"),
+        ([0.0, 1e-9], True, ".3~g"),
+        ([-1.7e308, 1.7e308], False, ",~g"),
     ],
 )
 def test_ticks_of_an_axis_have_equal_decimals(ys: list[float], zero: bool, tick_format: str) -> None:

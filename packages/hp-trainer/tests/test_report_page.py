@@ -143,7 +143,7 @@ def test_a_finished_run_shows_its_numbers_as_a_person_writes_them(make_run: Make
     page = report(make_run(full_run(60)))
     for words in (
         "2.500 → 2.000",
-        "−0.500 (−20.0 %)",  # noqa: RUF001
+        "−0.500 (−20.0 %)",
         "perplexity 12.2 → 7.39",
         "Tiny · LlamaForCausalLM · 134.5 M parameters · float32 · 2 ranks on cpu",
         "Total time3 min 12 s",
@@ -379,3 +379,14 @@ def test_the_command_to_run_again_survives_a_shell(tmp_path: Path, make_run: Mak
     command = re.search(r"hp train .* -n 2", page.text)
     assert command is not None
     assert shlex.split(command[0]) == ["hp", "train", str(folder / "config.yaml"), "-n", "2"]
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-30, 1e-9, 1e9, 1e30, 1e300])
+def test_numbers_of_any_size_make_a_page(make_run: MakeRun, size: float) -> None:
+    lines = [
+        step_line(step, loss=size * step, lr=size / step, grad_norm=size * step**3, tokens_per_s=size, step_s=size)
+        for step in range(1, 9)
+    ]
+    page = report(make_run(lines, evaluation={"before": {"loss": size}, "after": {"loss": -size}}, train_s=size))
+    assert "lr" in page.figures
+    assert len(page.text) < 20_000

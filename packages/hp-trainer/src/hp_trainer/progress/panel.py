@@ -114,4 +114,4 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     numbers = series.finite(means)
     low, high = min(numbers, default=0.0), max(numbers, default=0.0)
     scale = (len(_LEVELS) - 1) / (high - low) if high > low else 0.0
-    return "".join("×" if mean is None else _LEVELS[round((mean - low) * scale)] for mean in means)  # noqa: RUF001
+    return "".join("×" if mean is None else _LEVELS[round((mean - low) * scale)] for mean in means)

@@ -141,7 +141,7 @@ def lr_chart(run: RunData) -> Chart | None:
     numbers = series.finite(values)
     # One power of ten in the title instead of one at every tick.
     power = math.floor(math.log10(max(numbers))) if numbers and max(numbers) > 0 else 0
-    power = power if power < -2 else 0
+    power = power if power < -2 or power > 5 else 0
     unit = f"{fmt.TIMES}10{fmt.superscript(power)}" if power else ""
     scaled = [None if value is None else value / 10.0**power for value in values]
     summary = ""

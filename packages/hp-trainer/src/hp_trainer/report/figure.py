@@ -56,12 +56,15 @@ def _tick_format(ys: series.Values, *, zero: bool) -> str:
     numbers = series.finite(ys)
     low, high = (min(numbers, default=0.0), max(numbers, default=0.0))
     span = high - (min(0.0, low) if zero else low)
-    if span <= 0:
+    if span <= 0 or not math.isfinite(span):
         return ",~g"
-    # About six ticks at 1, 2 or 5 times a power of ten.
-    step = next(m * 10.0**p for p in range(-12, 13) for m in (1, 2, 5) if m * 10.0**p >= 0.999 * span / 6)
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return f",.{decimals}f" if decimals <= 4 else "~g"
+    if not 1e-4 <= max(abs(low), abs(high)) < 1e7:
+        return ".3~g"
+    # About six ticks at 1, 2 or 5 times a power of ten: the least such step that is not below a sixth of the span.
+    power = math.floor(math.log10(span / 6))
+    lead = span / 6 / 10.0**power
+    decimals = max(0, -power - (1 if lead > 5.0 else 0))
+    return f",.{decimals}f" if decimals <= 6 else "~g"
 
 
 def _log_tick(ys: series.Values) -> str | int:
