@@ -39,8 +39,7 @@ class Collective:
             # wait() raises the same for "not yet" and for a failure; only a failure is "completed".
             if not self._work.is_completed():
                 return False
-            if not self._work.is_success():
-                raise
+            self._work.wait()  # raises the failure, if it is one
         return True
 
     def is_done(self) -> bool:

@@ -19,6 +19,7 @@ Snapshot = dict[str, Any]
 
 _COMM = str(Path(__file__).parent)
 _SHOWN = 8
+_INNOCENT = 4
 
 
 def group_key(ranks: Sequence[int]) -> str:
@@ -75,11 +76,15 @@ def describe_peers(
 
     The ranks to blame come first.
     """
-    found = [(_describe(key, call, peer, host, states.get(peer.rank)), peer.rank) for peer in peers]
-    found.sort()
-    words = [f"rank {rank} {text}" for (_, text), rank in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        words.append(f"and {len(found) - _SHOWN} more ranks")
+    found = sorted((_describe(key, call, peer, host, states.get(peer.rank)), peer.rank) for peer in peers)
+    words = [f"rank {rank} {text}" for (blame, text), rank in found if blame < _INNOCENT][:_SHOWN]
+    num_left = sum(blame < _INNOCENT for (blame, _), _ in found) - len(words)
+    if num_left:
+        words.append(f"and {num_left} more ranks like these")
+    for what in sorted({text for (blame, text), _ in found if blame == _INNOCENT}):
+        ranks = [str(rank) for (blame, text), rank in found if (blame, text) == (_INNOCENT, what)]
+        shown = ", ".join(ranks[:_SHOWN]) + (f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else "")
+        words.append(f"rank{'s' if len(ranks) > 1 else ''} {shown} {what}")
     return "; ".join(words)
 
 
@@ -103,9 +108,9 @@ def _describe(key: str, call: dict[str, Any], peer: Member, host: str, state: Sn
     if last["kind"] == "batch_p2p":
         return 3, f"is {now} ({done})"
     if last["seq"] > call["seq"]:
-        return 4, f"is past it, {now}"
+        return _INNOCENT, f"past it, {now}"
     if last["kind"] != call["kind"]:
         return 2, f"is at {last['text']} (a different call: mismatch)"
     if last["what"] != call["what"] and call["kind"] in ("all_reduce", "reduce_scatter", "broadcast"):
         return 2, f"called it differently: {last['text']} (mismatch)"
-    return 4, "is at it too" if state["waiting"] else f"came to it, and is now {now}"
+    return _INNOCENT, "waiting in it too" if state["waiting"] else f"came to it, now {now}"

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import time
 from typing import NoReturn
 
 from hp_core.comm.agreement import check_agreement
-from hp_core.comm.backend import CommBackend, Launch, Store
-from hp_core.comm.diagnosis import describe_call, group_key, take_snapshot
+from hp_core.comm.backend import CommBackend, Launch, Member, Store
+from hp_core.comm.diagnosis import describe_call, group_key, process_state, take_snapshot
 from hp_core.comm.group import Group
 from hp_core.comm.launch_env import read_launch
 from hp_core.comm.local import LocalChannel, LocalStore
 from hp_core.comm.roster import exchange_members, this_member
 from hp_core.comm.select import boot_backend, group_backends
 from hp_core.comm.types import Call
-from hp_core.comm.watchdog import StoreSilentError, Watchdog
+from hp_core.comm.watchdog import Fault, StoreSilentError, Watchdog
 from hp_core.errors import CommError, CommTimeoutError
 from hp_core.plugins import has_hook, hooks
 
@@ -38,6 +39,8 @@ class Session:
         self.timeout_s = launch.timeout_s
         #: Why nothing more can be communicated: shut down, or a rank failed.
         self.down: str | None = None
+        self._failure: Fault | None = None
+        self.members: tuple[Member, ...] = ()
         #: What the main thread waits in.
         self.waiting: Call | None = None
         self.groups: dict[tuple[int, ...], Group] = {}
@@ -55,7 +58,11 @@ class Session:
         else:
             self._store = boot.bootstrap(launch)
             self._watchdog = Watchdog(
-                self._store.clone(), launch.rank, lambda: take_snapshot(self.groups.values(), self.waiting), self._fault
+                self._store.clone(),
+                launch.rank,
+                lambda: take_snapshot(self.groups.values(), self.waiting),
+                self._take_down,
+                self._store_host_gone,
             )
             try:
                 self.members = exchange_members(self._watchdog, launch, me)
@@ -181,25 +188,24 @@ class Session:
         rank = self.launch.rank
         after = f"after {time.monotonic() - call.started:.1f} s"
         timed_out = isinstance(exc, TimeoutError)
-        what = f"not complete {after} (timeout {call.timeout_s:g} s)" if timed_out else f"failed {after}"
-        report = f"{call} {what}" if timed_out else f"{call} {what}: {_first_line(exc)}"
-        first = True
-        if self.down is not None:
-            first, verdict = False, self.down
-        elif self._watchdog is not None:
+        report = f"{call} not complete {after} (timeout {call.timeout_s:g} s)"
+        if not timed_out:
+            report = f"{call} failed {after}: {_first_line(exc)}"
+        fault = self._failure
+        verdict = "" if fault is None else fault.seen_from(rank, call.title())
+        if fault is None and self._watchdog is not None:
             peers = [self.members[other] for other in call.group.ranks if other != rank]
-            key = group_key(call.group.ranks)
-            host = self.members[rank].host
             try:
-                verdict, first = self._watchdog.diagnose(report, key, describe_call(call), peers, host)
+                fault = self._watchdog.diagnose(
+                    report, group_key(call.group.ranks), describe_call(call), peers, self.members[rank].host
+                )
+                verdict = fault.seen_from(rank, call.title())
             except StoreSilentError as silent:
                 verdict = self._silence(silent)
-        else:
-            verdict = ""
-        if not first and not timed_out:
-            report = f"{call} {what}"
+        if fault is not None and fault.rank != rank and not timed_out:
+            report = f"{call} given up {after}"  # what this rank saw is only the consequence
         text = f"rank {rank}: {report}" + (f"; {verdict}" if verdict else "")
-        self._take_down(verdict if not first else report)
+        self._take_down(fault or Fault(rank, report, verdict))
         raise (CommTimeoutError if timed_out else CommError)(text) from exc
 
     def abort(self, reason: str) -> None:
@@ -207,21 +213,25 @@ class Session:
         if self.down is None:
             if self._watchdog is not None:
                 self._watchdog.report(reason)
-            self._take_down(reason)
+            self._take_down(Fault(self.launch.rank, reason, ""))
 
-    def _fault(self, verdict: str) -> None:
-        self._take_down(verdict)
-
-    def _take_down(self, why: str) -> None:
+    def _take_down(self, fault: Fault) -> None:
         if self.down is None:
-            self.down = why
+            self._failure = fault
+            self.down = f"rank {fault.rank} failed: {fault.report}" + (f"; {fault.verdict}" if fault.verdict else "")
             for group in list(self.groups.values()):
                 group.channel.abort()
 
+    def _store_host_gone(self) -> str | None:
+        """Return why the store cannot answer, where that can be seen without asking it."""
+        if self.launch.agent_store or not self.members or self.members[0].host != self.members[self.launch.rank].host:
+            return None
+        state = process_state(self.members[0].pid)
+        return None if state is None else f"process {self.members[0].pid} is {state}"
+
     def _silence(self, exc: StoreSilentError) -> str:
-        if self.launch.agent_store:
-            return f"the job's store does not answer ({exc}): the launcher, which hosts it, is stopped or has ended"
-        return f"the job's store does not answer ({exc}): rank 0, which hosts it, is stopped or has ended"
+        who = "the launcher" if self.launch.agent_store else "rank 0"
+        return f"{who}, which hosts the job's store, has ended or is stopped ({exc})"
 
     def close(self) -> None:
         """Close every channel and backend."""
@@ -240,7 +250,9 @@ class Session:
 
 
 def _first_line(exc: Exception) -> str:
-    return (str(exc) or type(exc).__name__).partition("\n")[0]
+    text = (str(exc) or type(exc).__name__).partition("\n")[0]
+    # gloo adds the place in its source and advice that does not fit here.
+    return re.sub(r"^\[\S+\.cc:\d+\] ", "", text).partition(". This is typically caused")[0]
 
 
 def init_backend(

@@ -136,7 +136,11 @@ class Call:
             about = [f"shape {tuple(self.shape)}", dtype_name(self.dtype), f"{self.nbytes} bytes"]
         if self.root:
             about.append(self.root)
-        return f"{self.kind} #{self.seq} on group {self.group.name}" + (f" ({', '.join(about)})" if about else "")
+        return self.title() + (f" ({', '.join(about)})" if about else "")
+
+    def title(self) -> str:
+        """Return e.g. ``all_reduce #812 on group dp``."""
+        return f"{self.kind} #{self.seq} on group {self.group.name}"
 
 
 class Work:

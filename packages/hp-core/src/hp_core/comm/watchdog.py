@@ -21,6 +21,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hp_core.comm.backend import Member, Store
@@ -34,6 +35,29 @@ GATHER_S = 3.0
 VERDICT_S = GATHER_S + 2.0
 
 
+@dataclass(frozen=True)
+class Fault:
+    """The first failure of the job.
+
+    Attributes:
+        rank: Who failed.
+        report: What failed there.
+        verdict: What that rank found out about the others; may be empty.
+    """
+
+    rank: int
+    report: str
+    verdict: str
+
+    def seen_from(self, rank: int, call: str) -> str:
+        """Return the fault in words for ``rank``, which is at ``call`` (``all_reduce #3 on group dp``)."""
+        if self.rank == rank:
+            return self.verdict
+        if self.verdict and self.report.startswith(call):
+            return f"{self.verdict} (found by rank {self.rank})"
+        return f"rank {self.rank} failed: {self.report}" + (f"; {self.verdict}" if self.verdict else "")
+
+
 class StoreSilentError(Exception):
     """The store does not answer: its host is stopped, dead or gone."""
 
@@ -45,16 +69,23 @@ class Watchdog:
         store: A connection that nobody else uses.
         rank: This rank.
         snapshot: Says what this rank is doing; called on the watchdog's thread.
-        on_fault: Called on the watchdog's thread with the verdict when another rank failed.
+        on_fault: Called on the watchdog's thread when another rank failed.
+        host_gone: Says, without asking the store, that whoever hosts it is dead or stopped, if that can be known.
     """
 
     def __init__(
-        self, store: Store, rank: int, snapshot: Callable[[], Snapshot], on_fault: Callable[[str], None]
+        self,
+        store: Store,
+        rank: int,
+        snapshot: Callable[[], Snapshot],
+        on_fault: Callable[[Fault], None],
+        host_gone: Callable[[], str | None],
     ) -> None:
         self._store = store
         self._rank = rank
         self._snapshot = snapshot
         self._on_fault = on_fault
+        self._host_gone = host_gone
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._over = False
         self._thread = threading.Thread(target=self._serve, name="hp-comm-watchdog", daemon=True)
@@ -66,6 +97,9 @@ class Watchdog:
         Raises:
             StoreSilentError: no answer within ``limit_s``, or the connection is lost.
         """
+        gone = self._host_gone()
+        if gone is not None:
+            raise StoreSilentError(gone)
         done = threading.Event()
         box: list[Answer] = []
         errors: list[Exception] = []
@@ -84,8 +118,8 @@ class Watchdog:
             raise StoreSilentError(str(errors[0]).partition("\n")[0]) from errors[0]
         return box[0]
 
-    def diagnose(self, report: str, key: str, call: dict[str, Any], peers: list[Member], host: str) -> tuple[str, bool]:
-        """Report a failed call and return (what the other ranks are doing, whether this rank was the first to fail).
+    def diagnose(self, report: str, key: str, call: dict[str, Any], peers: list[Member], host: str) -> Fault:
+        """Report a failed call and return the job's fault, which is this one unless another rank was first.
 
         Args:
             report: What failed, for the other ranks.
@@ -98,16 +132,16 @@ class Watchdog:
             StoreSilentError: the store does not answer.
         """
 
-        def question(store: Store) -> tuple[str, bool]:
+        def question(store: Store) -> Fault:
             fault = json.dumps({"rank": self._rank, "report": report})
             first = json.loads(store.set_once("fault", fault.encode()))
             if first["rank"] != self._rank:
-                return self._verdict(store, first), False
+                return self._verdict(store, first)
             self._over = True
             states = self._gather(store, peers, host)
             verdict = describe_peers(key, call, peers, host, states)
             store.set("verdict", verdict.encode())
-            return verdict, True
+            return Fault(self._rank, report, verdict)
 
         return self.ask(question, VERDICT_S + 2.0)
 
@@ -152,18 +186,17 @@ class Watchdog:
 
     def _poll(self) -> None:
         store = self._store
-        if store.check("fault"):
+        if self._host_gone() is None and store.check("fault"):
             first = json.loads(store.get("fault", 1.0) or b"{}")
             if first.get("rank") != self._rank:
                 self._on_fault(self._verdict(store, first))
 
-    def _verdict(self, store: Store, first: dict[str, Any]) -> str:
+    def _verdict(self, store: Store, first: dict[str, Any]) -> Fault:
         """Publish what this rank is doing, and wait for what the first rank to fail found out."""
         self._over = True
         store.set(f"state/{self._rank}", json.dumps(self._snapshot()).encode())
         verdict = store.get("verdict", VERDICT_S)
-        text = f"rank {first['rank']} failed: {first['report']}"
-        return f"{text}; {verdict.decode()}" if verdict else text
+        return Fault(first["rank"], first["report"], (verdict or b"").decode())
 
     def _gather(self, store: Store, peers: list[Member], host: str) -> dict[int, Snapshot]:
         end = time.monotonic() + GATHER_S
