@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hp_core import catalog
+from hp_core import catalog, plugins
 from hp_core.errors import PluginError
 
 Install = Callable[..., Path]
@@ -126,6 +126,13 @@ def test_an_export_for_one_platform_is_chosen_by_the_platform_in_use(
     monkeypatch.setattr(lazy, "_platform_name", lambda: "mindspore")
     assert hyper_parallel.platform_name is json.loads
     del hyper_parallel.platform_name
+
+
+def test_every_export_of_ours_is_in_the_catalog() -> None:
+    for info in plugins.plugin_infos():
+        if info.distribution in catalog.PACKAGES:
+            exports = {offer.name for offer in info.offers if offer.kind == "export"}
+            assert exports <= set(catalog.PACKAGES[info.distribution]), f"add them to hp_core.catalog: {exports}"
 
 
 def test_dir_lists_what_is_installed() -> None:

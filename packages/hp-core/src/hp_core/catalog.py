@@ -80,7 +80,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "hp-dcp": ("async_save", "load", "save"),
     "hp-native": ("AllGatherMatmul", "MatmulReduceScatter"),
     "hp-auto": ("DryRun",),
-    "hp-trainer": ("LLMTrainer", "ParallelDims", "VLTrainer"),
+    "hp-trainer": ("LLMTrainer", "ParallelDims", "TrainConfig", "VLTrainer"),
 }
 
 #: Commands of ``hp`` that packages add.
