@@ -77,11 +77,12 @@ def test_two_training_runs_are_bitwise_equal_and_another_seed_is_not() -> None:
 def _train_on_ranks(seed: int) -> tuple[list[bytes], list[bytes]]:
     import hp_core.comm as comm
 
-    enable_determinism(seed)
-    model = TinyTransformer()  # the same on all ranks ...
-    seed_all(seed, rank_offset=comm.rank())  # ... whose data and dropout then differ
-    losses = steps(model, torch.optim.AdamW(model.parameters(), 1e-2), 3, lambda grad: comm.all_reduce(grad, "avg"))
-    return losses, weights(model)
+    with deterministic():  # a block: other tests use these processes, too
+        seed_all(seed)
+        model = TinyTransformer()  # the same on all ranks ...
+        seed_all(seed, rank_offset=comm.rank())  # ... whose data and dropout then differ
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        return steps(model, optimizer, 3, lambda grad: comm.all_reduce(grad, "avg")), weights(model)
 
 
 def test_two_training_runs_on_two_ranks_are_bitwise_equal() -> None:

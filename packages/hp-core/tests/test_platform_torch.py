@@ -56,18 +56,29 @@ def test_npu_without_torch_npu_says_what_to_install(monkeypatch: pytest.MonkeyPa
         device_module.open_device("npu")
 
 
-def test_npu_whose_torch_npu_does_not_load_says_why(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch_npu.py").write_text("raise OSError('libhccl.so: cannot open shared object file')\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+@pytest.fixture
+def torch_npu(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that installs a torch_npu of the given source; it is gone afterwards, imported or not."""
+    kept = sys.modules.pop("torch_npu", None)
+
+    def install(source: str) -> None:
+        (tmp_path / "torch_npu.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    yield install
+    sys.modules.pop("torch_npu", None)
+    if kept is not None:
+        sys.modules["torch_npu"] = kept
+
+
+def test_npu_whose_torch_npu_does_not_load_says_why(torch_npu) -> None:
+    torch_npu("raise OSError('libhccl.so: cannot open shared object file')\n")
     with pytest.raises(PlatformError, match=r"cannot be imported \(OSError: libhccl.so.*set_env.sh"):
         device_module.open_device("npu")
 
 
-def test_npu_without_a_device_says_where_to_look(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch_npu.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+def test_npu_without_a_device_says_where_to_look(torch_npu, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_npu("")
     monkeypatch.setattr(torch, "npu", types.SimpleNamespace(is_available=lambda: False), raising=False)
     with pytest.raises(PlatformError, match=r"device 'npu'.*no driver or no device is there: look at npu-smi"):
         device_module.open_device("npu")
