@@ -187,6 +187,30 @@ def test_wrong_arguments_are_refused():
         ranks(2, env=[{}, {}, {}])
 
 
+def test_comm_is_ready_and_a_failure_while_others_wait_in_a_collective_names_the_rank():
+    def total():
+        import torch
+
+        import hp_core.comm as comm
+
+        assert torch.get_num_threads() == 1
+        return comm.all_reduce(torch.tensor([comm.rank() + 1.0])).item()
+
+    def one_never_comes():
+        import hp_core.comm as comm
+
+        if comm.rank() == 1:
+            raise ValueError("before the collective")
+        comm.barrier()
+
+    pool = ranks(2)
+    assert pool.run(total) == [3.0, 3.0]
+    begin = time.monotonic()
+    with pytest.raises(RankError, match="rank 1 of 2 failed: ValueError: before the collective"):
+        pool.run(one_never_comes)
+    assert time.monotonic() - begin < 10
+
+
 SCRIPT = """
     import os, signal, subprocess, sys, time
     from hp_core.testing import RankError, ranks

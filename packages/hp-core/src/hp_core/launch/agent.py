@@ -121,23 +121,27 @@ def _worker_spec(spec: LaunchSpec) -> WorkerSpec:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     fewest, most = spec.nodes()
     alone = not spec.rdzv_endpoint
-    # Port 0: the kernel chooses when the store binds, so no other process can come first.
-    endpoint = f"127.0.0.1:{spec.master_port or 0}" if alone else spec.rdzv_endpoint
+    backend, endpoint, options = spec.rdzv_backend, spec.rdzv_endpoint, dict[str, object]()
+    if spec.master_port is not None:
+        # Only this backend gives the ranks the very port that was asked for.
+        backend, endpoint, options = "static", f"127.0.0.1:{spec.master_port}", {"rank": 0}
+    elif alone:
+        # Port 0: the kernel chooses when the store binds, so no other process can come first.
+        backend, endpoint, options = "c10d", "127.0.0.1:0", {"is_host": "true"}
     parameters = RendezvousParameters(
-        backend=spec.rdzv_backend,
+        backend=backend,
         endpoint=endpoint,
         run_id=spec.rdzv_id or (str(uuid.uuid4()) if alone else "hp"),
         min_nodes=fewest,
         max_nodes=most,
         local_addr="127.0.0.1" if alone else None,
-        **({"is_host": "true"} if alone and spec.rdzv_backend == "c10d" else {}),
+        **options,
     )
     try:
         handler = rendezvous_registry.get_rendezvous_handler(parameters)
     except (RendezvousConnectionError, RendezvousError, ValueError) as error:
-        where = "" if alone else f" at {spec.rdzv_endpoint}"
         raise LaunchError(
-            f"no rendezvous{where} by --rdzv-backend {spec.rdzv_backend}: {error}"
+            f"no rendezvous at {endpoint} by --rdzv-backend {backend}: {error}"
             "; check that the first host runs and that its port can be reached"
         ) from error
     return WorkerSpec(

@@ -83,6 +83,10 @@ class LaunchSpec:
             what = "is a folder" if Path(self.target).is_dir() else "does not exist"
             raise LaunchError(f"script {self.target!r} {what}: give the path of a Python file, or -m MODULE")
         if self.master_port is not None:
+            if self.rdzv_endpoint:
+                raise LaunchError(
+                    "--master-port is for jobs on one host; with --rdzv-endpoint the port is part of that"
+                )
             if not 1 <= self.master_port <= 65535:
                 raise LaunchError(f"--master-port {self.master_port}: a port is a number from 1 to 65535")
             if not port_is_free(self.master_port):

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``hp run``: jobs under torch's elastic agent, from the command line and from Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hp_core.errors import LaunchError
+from hp_core.launch.engine import launch
+from hp_core.launch.ports import free_port
+from hp_core.launch.spec import LaunchSpec
+
+HP = [sys.executable, "-c", "from hp_core.cli import main; main()", "run"]
+
+COLLECTIVE = """
+    import os, sys, time
+    import torch
+    import hp_core.comm as comm
+
+    mode = sys.argv[1]
+    comm.init_backend("cpu")
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            failing_now()
+            raise ValueError("boom in backward")
+
+
+    def boom(*args, **kwargs):
+        failing_now()
+        raise ValueError(f"boom in {mode}")
+
+
+    def failing_now():
+        with open(sys.argv[2], "w") as file:
+            file.write(str(time.time()))
+
+
+    if comm.rank() == 1:
+        if mode == "forward":
+            model.register_forward_pre_hook(boom)
+        if mode == "hook":
+            model.weight.register_hook(boom)
+        if mode == "optimizer":
+            optimizer.step = boom
+    for step in range(3):
+        if mode == "killed" and comm.rank() == 1 and step == 1:
+            failing_now()
+            os.kill(os.getpid(), 9)
+        out = model(torch.ones(2, 4))
+        if mode == "backward" and comm.rank() == 1:
+            out = Broken.apply(out)
+        out.sum().backward()
+        for parameter in model.parameters():
+            comm.all_reduce(parameter.grad)
+        optimizer.step()
+        if step == 1:
+            print("the second step is done", flush=True)
+"""
+
+WAITING = """
+    import os, subprocess, sys, time
+    child = subprocess.Popen(["sleep", "600"])
+    print("pids", os.getpid(), child.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def write(path: Path, source: str) -> str:
+    path.write_text(textwrap.dedent(source))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def collective(tmp_path_factory) -> str:
+    return write(tmp_path_factory.mktemp("launch") / "collective.py", COLLECTIVE)
+
+
+def test_a_script_runs_on_every_rank_with_its_arguments_and_they_meet(tmp_path):
+    script = write(
+        tmp_path / "job.py",
+        """
+        import os, sys
+        import torch
+        import hp_core.comm as comm
+        comm.init_backend("cpu")
+        total = comm.all_reduce(torch.tensor([comm.rank() + 1.0]))
+        print(sys.argv[1:], total.item(), os.environ["LOCAL_WORLD_SIZE"], os.environ["OMP_NUM_THREADS"])
+        """,
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [*HP, "-n", "2", script, "-n", "5", "--lr=0.1", "-m"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert done.returncode == 0, done.stderr
+    said = f"['-n', '5', '--lr=0.1', '-m'] 3.0 2 {threads}"
+    assert sorted(done.stdout.splitlines()) == [f"[rank 0] {said}", f"[rank 1] {said}"]
+    assert f"hp run: OMP_NUM_THREADS={threads} for each of 2 ranks" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["forward", "backward", "hook", "optimizer"])
+def test_a_rank_that_raises_while_the_others_wait_ends_the_job_and_is_named_last(collective, mode, capfd, tmp_path):
+    failed_at = tmp_path / "failed_at"
+    code = launch(LaunchSpec(collective, (mode, str(failed_at)), num_ranks=2))
+    assert time.time() - float(failed_at.read_text()) < 10
+    last = [line for line in capfd.readouterr().err.splitlines() if line]
+    assert code == 1
+    assert last[-1] == f"error: rank 1 of 2 failed: ValueError: boom in {mode}"
+    assert last[-2] == f"[rank 1] ValueError: boom in {mode}"
+    traceback = last[max(n for n, line in enumerate(last) if "Traceback" in line) :]
+    assert all(line.startswith("[rank 1] ") for line in traceback[:-1])
+    assert any("collective.py" in line for line in traceback)
+
+
+def test_a_rank_that_is_killed_ends_the_job_within_ten_seconds_and_is_named_last(collective, capfd, tmp_path):
+    failed_at = tmp_path / "failed_at"
+    code = launch(LaunchSpec(collective, ("killed", str(failed_at)), num_ranks=2))
+    assert time.time() - float(failed_at.read_text()) < 10
+    out, err = capfd.readouterr()
+    assert code == 137
+    assert err.splitlines()[-1].startswith("error: rank 1 of 2 was killed by SIGKILL (signal 9): ")
+    assert "the second step is done" not in out
+
+
+def test_all_end_within_ten_seconds_of_the_failure_even_those_that_ignore_sigterm(tmp_path):
+    script = write(
+        tmp_path / "job.py",
+        """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.environ["RANK"] == "1":
+            print(time.time(), flush=True)
+            raise ValueError("boom")
+        time.sleep(600)
+        """,
+    )
+    done = subprocess.run([*HP, "-n", "3", script], capture_output=True, text=True, timeout=120)
+    assert time.time() - float(done.stdout.split()[-1]) < 10
+    assert done.returncode == 1
+
+
+def test_the_exit_code_of_a_rank_is_that_of_the_job_and_a_job_starts_again_as_often_as_it_may(tmp_path, capfd):
+    script = write(
+        tmp_path / "job.py",
+        """
+        import os, sys
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        print("attempt", attempt)
+        if os.environ["RANK"] == "0" and attempt < int(sys.argv[1]):
+            sys.exit(3)
+        """,
+    )
+    assert launch(LaunchSpec(script, ("9",), num_ranks=2)) == 3
+    assert capfd.readouterr().err.splitlines()[-1] == "error: rank 0 of 2 failed: sys.exit(3)"
+    assert launch(LaunchSpec(script, ("1",), num_ranks=2, max_restarts=1)) == 0
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == [f"[rank {rank}] attempt {attempt}" for rank in (0, 1) for attempt in (0, 1)]
+    assert "hp run: starting again (0 more left)" in err
+
+
+def test_a_module_runs_with_its_own_port_and_environment(tmp_path, capfd, monkeypatch):
+    (tmp_path / "pack").mkdir()
+    write(tmp_path / "pack" / "__init__.py", "")
+    write(
+        tmp_path / "pack" / "job.py",
+        """
+        import os, sys
+        from . import __name__ as parent
+        print(__name__, parent, sys.argv[1:], os.environ["MASTER_PORT"], os.environ["HP_X"])
+        """,
+    )
+    monkeypatch.chdir(tmp_path)
+    port = free_port()
+    spec = LaunchSpec("pack.job", ("--a",), 1, is_module=True, master_port=port, env={"HP_X": "given"})
+    assert launch(spec) == 0
+    assert capfd.readouterr().out == f"[rank 0] __main__ pack ['--a'] {port} given\n"
+
+
+def test_two_hosts_meet_at_an_endpoint(tmp_path):
+    source = "import os; print(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'GROUP_RANK')))"
+    script = write(tmp_path / "job.py", source)
+    where = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "job"]
+    hosts = [
+        subprocess.Popen([*HP, "-n", "2", *where, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [host.communicate(timeout=120) for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], said
+    lines = sorted(line for out, _ in said for line in out.splitlines())
+    assert lines == [f"[rank {rank}] {rank} 4 {rank // 2}" for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("number", "returncode", "said"),
+    [
+        (signal.SIGINT, 130, "hp run: SIGINT received, the ranks were ended"),
+        (signal.SIGTERM, 143, "hp run: SIGTERM received, the ranks were ended"),
+        (signal.SIGKILL, -9, None),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
+)
+def test_nothing_survives_a_signal_to_the_launcher(tmp_path, number, returncode, said):
+    script = write(tmp_path / "job.py", WAITING)
+    before = set(os.listdir("/dev/shm"))
+    job = subprocess.Popen([*HP, "-n", "2", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pids: list[int] = []
+    assert job.stdout is not None
+    while len(pids) < 4:
+        line = job.stdout.readline()
+        assert line, job.communicate()
+        pids += [int(word) for word in line.split()[3:]]
+    begin = time.monotonic()
+    job.send_signal(number)
+    _, err = job.communicate(timeout=60)
+    assert time.monotonic() - begin < 10
+    assert job.returncode == returncode
+    assert "Traceback" not in err
+    if said is not None:
+        assert err.splitlines()[-1] == said
+    assert [pid for pid in pids if not gone(pid)] == []
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_ctrl_c_before_the_ranks_start_shows_no_traceback(tmp_path):
+    script = write(tmp_path / "job.py", "print('started')")
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [*HP, "-n", "2", script]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert job.stderr is not None
+    job.stderr.readline()  # how many threads, said when it begins to import torch
+    time.sleep(0.5)
+    job.send_signal(signal.SIGINT)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 130, err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "0", "{script}"], "-n 0: a job needs at least 1 rank"),
+        (["nowhere.py"], "script 'nowhere.py' does not exist"),
+        (["{folder}"], "is a folder: give the path of a Python file"),
+        (["-m", "no_such_module_at_all.x"], "no module named 'no_such_module_at_all'"),
+        (["--master-port", "{busy}", "{script}"], "--master-port {busy} is in use: give another"),
+        (["--master-port", "70000", "{script}"], "a port is a number from 1 to 65535"),
+        (["--nnodes", "two", "{script}"], "--nnodes two: give a number of hosts"),
+        (["--nnodes", "2", "{script}"], "--nnodes 2 needs --rdzv-endpoint HOST:PORT"),
+        (["--master-port", "9", "--rdzv-endpoint", "host:9", "{script}"], "--master-port is for jobs on one host"),
+        (["--max-restarts", "-1", "{script}"], "--max-restarts -1: give 0 or more"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_with_the_fix(tmp_path, arguments, message):
+    script = write(tmp_path / "job.py", "print('started')")
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        names = {"script": script, "folder": str(tmp_path), "busy": str(taken.getsockname()[1])}
+        command = [*HP, *(argument.format(**names) for argument in arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert message.format(**names) in line
+
+
+def test_without_torch_the_error_says_what_to_install(tmp_path):
+    script = write(tmp_path / "job.py", "print('started')")
+    hidden = "import sys; sys.modules['torch'] = None; from hp_core.cli import main; main()"
+    command = [sys.executable, "-c", hidden, "run", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "error: hp run needs torch: pip install 'hp-core[torch]'\n"
+
+
+def test_a_rendezvous_that_cannot_be_reached_is_an_error_for_users(tmp_path):
+    script = write(tmp_path / "job.py", "print('started')")
+    with pytest.raises(LaunchError, match="--rdzv-backend nonsense"):
+        launch(LaunchSpec(script, num_nodes="2", rdzv_backend="nonsense", rdzv_endpoint="127.0.0.1:1"))
