@@ -80,17 +80,18 @@ def test_counts_sizes_losses_and_shares() -> None:
     assert fmt.signed(0.5, "0.500") == "+0.500"
 
 
-def test_smoothing_is_unbiased_does_not_lag_and_skips_gaps() -> None:
+def test_smoothing_follows_a_slope_to_its_ends_and_skips_gaps() -> None:
     assert series.smoothed([5.0] * 10, 4) == pytest.approx([5.0] * 10)
-    line = series.smoothed([float(i) for i in range(101)], 8)
-    assert line[50] == pytest.approx(50.0)
+    slope: list[float | None] = [3.0 - 0.1 * i for i in range(50)]
+    assert series.smoothed(slope, 8) == pytest.approx(slope)
     spike = series.finite(series.smoothed([0.0] * 10 + [1.0] + [0.0] * 10, 8))
     assert spike == pytest.approx(spike[::-1])
     assert max(spike) == spike[10] < 0.5
-    near, far = math.exp(-0.5), math.exp(-2.0)  # weights one and four steps away, over a span of four
-    with_gap = series.smoothed([1.0, 2.0, math.nan, None, 3.0], 4)
-    assert (with_gap[2], with_gap[3]) == (None, None)
-    assert with_gap[0] == pytest.approx((1.0 + 2.0 * near + 3.0 * far) / (1.0 + near + far))
+    slope[7], slope[8], slope[30] = None, math.nan, math.inf
+    with_gaps = series.smoothed(slope, 8)
+    assert [i for i, value in enumerate(with_gaps) if value is None] == [7, 8, 30]
+    assert series.finite(with_gaps) == pytest.approx(series.finite(slope))
+    assert series.smoothed([2.5], 4) == [2.5]
     assert series.smoothed([], 4) == []
 
 

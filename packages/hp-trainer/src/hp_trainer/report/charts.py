@@ -147,7 +147,8 @@ def lr_chart(run: RunData) -> Chart | None:
     summary = ""
     if numbers:
         peak, last = (
-            f"{fmt.significant(value / 10.0**power)}{unit if value else ''}" for value in (max(numbers), numbers[-1])
+            f"{fmt.significant(value / 10.0**power)}{unit}" if value > 0.01 * max(numbers) else fmt.significant(value)
+            for value in (max(numbers), numbers[-1])
         )
         summary = f"Peak {peak}, last {last}."
     return _plain_chart(run, "lr", "Learning rate", unit, "--rate", scaled, f"%{{y:.4~g}} {unit}".strip(), summary)

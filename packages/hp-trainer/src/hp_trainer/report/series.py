@@ -27,33 +27,37 @@ def smooth_span(num_steps: int) -> int:
 
 
 def smoothed(values: Values, span: int) -> list[float | None]:
-    """Return the mean of ``values`` around each entry, weighted ``exp(-distance)`` on the scale of ``span`` entries.
+    """Return at each entry the straight line through its neighbours, fitted with weights ``exp(-2 distance / span)``.
 
-    It looks both ways, so it does not lag behind a falling curve as a running mean does, and it is unbiased at the
-    ends. A gap stays a gap and weighs nothing. Takes time linear in the length.
+    It looks both ways and follows a slope, so it neither lags behind a falling curve nor bends at its ends as means
+    do. A gap stays a gap and weighs nothing. Takes time linear in the length.
     """
     decay = math.exp(-2.0 / span)
-    ahead = _decayed_sums(values, decay)
-    behind = _decayed_sums(values[::-1], decay)[::-1]
+    before = _decayed_moments(values, decay)
+    after = _decayed_moments(values[::-1], decay)[::-1]
     result: list[float | None] = []
-    for value, (sum_a, weight_a), (sum_b, weight_b) in zip(values, ahead, behind, strict=True):
+    for value, (b0, b1, b2, bv, bdv), (a0, a1, a2, av, adv) in zip(values, before, after, strict=True):
         if value is None or not math.isfinite(value):
             result.append(None)
-        else:  # both sums hold the value itself
-            result.append((sum_a + sum_b - value) / (weight_a + weight_b - 1.0))
+            continue
+        # Both hold the entry itself, at distance 0; distances before it are negative.
+        s0, s1, s2, sv, sdv = a0 + b0 - 1.0, a1 - b1, a2 + b2, av + bv - value, adv - bdv
+        determinant = s0 * s2 - s1 * s1
+        result.append((s2 * sv - s1 * sdv) / determinant if determinant > 1e-9 * s0 * s0 else sv / s0)
     return result
 
 
-def _decayed_sums(values: Values, decay: float) -> list[tuple[float, float]]:
-    """Return at each entry the decayed sum of the finite numbers up to it, and of their weights."""
-    total, weight = 0.0, 0.0
-    sums = []
+def _decayed_moments(values: Values, decay: float) -> list[tuple[float, float, float, float, float]]:
+    """Return at each entry the weighted sums of 1, d, d², v, d·v over the finite values v up to it, d entries back."""
+    s0 = s1 = s2 = sv = sdv = 0.0
+    moments = []
     for value in values:
-        known = value is not None and math.isfinite(value)
-        total = decay * total + (value if known and value is not None else 0.0)
-        weight = decay * weight + (1.0 if known else 0.0)
-        sums.append((total, weight))
-    return sums
+        s0, s1, s2 = decay * s0, decay * (s1 + s0), decay * (s2 + 2.0 * s1 + s0)
+        sv, sdv = decay * sv, decay * (sdv + sv)
+        if value is not None and math.isfinite(value):
+            s0, sv = s0 + 1.0, sv + value
+        moments.append((s0, s1, s2, sv, sdv))
+    return moments
 
 
 def buckets(length: int, limit: int) -> list[range]:
