@@ -220,7 +220,7 @@ def test_ranks_that_read_different_text_are_told(tiny_run, text_folder):
         folder.mkdir()
         for number in range(4):
             (folder / f"{number}.txt").write_text(f"rank {rank} file {number}\n" * 20)
-    with pytest.raises(RankError, match="rank 1 reads other text from .* than rank 0"):
+    with pytest.raises(RankError, match=r"rank 1 reads other text from .* than rank 0"):
         ranks(2).run(_other_text_with_own_leader, tiny_run)
 
 
@@ -288,7 +288,7 @@ def test_a_local_folder_is_loaded_and_incomplete_weights_are_refused(tiny_run, t
     settings = json.loads((folder / "config.json").read_text())
     settings["num_hidden_layers"] += 1
     (folder / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ModelError, match="lack 9 parameters of config.json"):
+    with pytest.raises(ModelError, match=r"lack 9 parameters of config\.json"):
         build_model(config, folder, 257)
 
 
