@@ -12,8 +12,10 @@ import sys
 import uuid
 from typing import Any
 
+import torch.distributed
 import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from torch.distributed.elastic.agent.server.api import (
+    DEFAULT_ROLE,
     RunResult,
     SimpleElasticAgent,
     WorkerGroup,
@@ -47,6 +49,21 @@ class Agent(SimpleElasticAgent):
         self.failures: dict[int, Failure] = {}
         self.world_size = spec.num_ranks
         super().__init__(_worker_spec(spec))
+
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Run to the end; see :attr:`failures` for how it went.
+
+        Raises:
+            LaunchError: the hosts did not meet, or the store could not be opened.
+        """
+        try:
+            result: RunResult = super().run(role)
+        except (RendezvousError, torch.distributed.DistError) as error:
+            reason = str(error).split("\n", 1)[0] or type(error).__name__
+            raise LaunchError(
+                f"the ranks did not meet: {reason}; check that every host has the same options and reaches the endpoint"
+            ) from error
+        return result
 
     def close(self, *, for_good: bool = True) -> None:
         """End the ranks; ``for_good``: and the rendezvous, for all hosts."""

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from hp_core import plugins, registry
 from hp_core.errors import PluginError
-from hp_core.plugin_info import PluginInfo
-from hp_core.plugin_settings import normalize
+from hp_core.plugins.info import PluginInfo
+from hp_core.plugins.settings_from_environment import normalize
 
 _FRAMEWORKS = ("torch", "torch_npu", "mindspore")
 
