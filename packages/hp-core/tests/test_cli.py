@@ -81,7 +81,7 @@ def test_a_built_in_command_does_not_load_plugins_for_its_help() -> None:
     code = (
         "import sys; from hp_core.cli import main\n"
         "try: main(sys.argv[1:])\n"
-        "except SystemExit: print('hp_core.loading' in sys.modules)"
+        "except SystemExit: print('hp_core.plugins.loading' in sys.modules)"
     )
     for argv in (["--version"], ["doctor", "--help"], ["run", "--help"], ["plugins", "--help"]):
         done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)

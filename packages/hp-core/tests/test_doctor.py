@@ -89,7 +89,7 @@ def test_no_framework_is_needed_and_says_the_command(versions: dict[str, str | N
 def test_a_framework_that_is_too_old(
     versions: dict[str, str | None], doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hp_core.requirements import Unmet
+    from hp_core.plugins.requirements import Unmet
 
     monkeypatch.setattr(diagnosis, "unmet_requirements", lambda metadata, extra: [Unmet("torch>=2.6", "2.1")])
     status, out = doctor("--json")

@@ -18,7 +18,7 @@ from hp_core.errors import PluginError
 
 Install = Callable[..., Path]
 
-pytestmark = pytest.mark.filterwarnings("ignore::hp_core.plugin_info.PluginWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::hp_core.errors.PluginWarning")
 
 ALIASES = {
     "hyper_parallel.core.dtensor": "hp_dtensor",

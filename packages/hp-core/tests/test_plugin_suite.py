@@ -13,7 +13,7 @@ from hp_core.testing.plugin_suite import PluginSuite
 
 Install = Callable[..., Path]
 
-pytestmark = pytest.mark.filterwarnings("ignore::hp_core.plugin_info.PluginWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::hp_core.errors.PluginWarning")
 
 
 class TestOwnPlugin(PluginSuite):

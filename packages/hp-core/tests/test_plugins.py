@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from hp_core import discovery, plugins
-from hp_core.errors import HPError, PluginError
-from hp_core.plugin_info import PluginInfo, PluginWarning
-from hp_core.plugin_settings import read_settings
+from hp_core import plugins
+from hp_core.errors import HPError, PluginError, PluginWarning
+from hp_core.plugins import discovery
+from hp_core.plugins.info import PluginInfo
+from hp_core.plugins.settings_from_environment import read_settings
 
 Install = Callable[..., Path]
 
-pytestmark = pytest.mark.filterwarnings("ignore::hp_core.plugin_info.PluginWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::hp_core.errors.PluginWarning")
 
 GOOD = """
     @hookimpl

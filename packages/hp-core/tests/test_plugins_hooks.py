@@ -11,12 +11,12 @@ import pytest
 
 from hp_core import plugins
 from hp_core.errors import MeshError, PluginError
-from hp_core.plugin_info import PluginInfo
+from hp_core.plugins.info import PluginInfo
 from hp_core.provide import KINDS
 
 Install = Callable[..., Path]
 
-pytestmark = pytest.mark.filterwarnings("ignore::hp_core.plugin_info.PluginWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::hp_core.errors.PluginWarning")
 
 
 def docs_page() -> str:

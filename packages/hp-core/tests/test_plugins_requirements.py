@@ -11,8 +11,8 @@ import sys
 import pytest
 from packaging.requirements import Requirement
 
-from hp_core.plain_requirement import parse_plain
-from hp_core.requirements import Unmet, install_command, unmet_requirements
+from hp_core.plugins.plain_requirement import parse_plain
+from hp_core.plugins.requirements import Unmet, install_command, unmet_requirements
 
 LINES = [
     "numpy",

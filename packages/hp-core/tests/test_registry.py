@@ -17,7 +17,7 @@ from hp_core.registry import Provide, names, resolve
 
 Install = Callable[..., Path]
 
-pytestmark = pytest.mark.filterwarnings("ignore::hp_core.plugin_info.PluginWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::hp_core.errors.PluginWarning")
 
 
 def offering(*provides: str, body: str = "") -> str:

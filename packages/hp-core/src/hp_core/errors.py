@@ -47,6 +47,10 @@ class ConfigError(HPError, ValueError):
     """A configuration file or option is wrong."""
 
 
+class PluginWarning(UserWarning):
+    """A plugin is installed but not used; the message says which and why."""
+
+
 def did_you_mean(name: str, options: Iterable[str], *, limit: int = 3) -> str:
     """Return ``"; did you mean 'a' or 'b'?"`` for the options nearest to ``name``, or ``""``."""
     near = difflib.get_close_matches(name, list(options), n=limit, cutoff=0.6)

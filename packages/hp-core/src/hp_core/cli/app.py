@@ -83,7 +83,7 @@ def _may_need_plugins(argv: Sequence[str]) -> bool:
 
 
 def _show_plugin_warnings_as_lines() -> None:
-    from hp_core.plugin_info import PluginWarning
+    from hp_core.errors import PluginWarning
 
     show = warnings.showwarning
 

@@ -17,7 +17,7 @@ from typing import Any
 from hp_core import catalog, plugins, registry
 from hp_core.cli.probe import probe
 from hp_core.errors import HPError
-from hp_core.requirements import install_command, unmet_requirements
+from hp_core.plugins.requirements import install_command, unmet_requirements
 
 #: pip's name of each framework, and the extra of hp-core that asks for it.
 FRAMEWORKS = {"torch": "torch", "torch-npu": "npu", "mindspore": "mindspore"}

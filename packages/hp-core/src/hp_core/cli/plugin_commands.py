@@ -12,8 +12,7 @@ from typer.main import get_command_name
 
 from hp_core import plugins
 from hp_core.catalog import COMMANDS
-from hp_core.errors import PluginError
-from hp_core.plugin_info import PluginWarning
+from hp_core.errors import PluginError, PluginWarning
 
 
 def add_plugin_commands(app: typer.Typer, built_in: Sequence[str]) -> None:

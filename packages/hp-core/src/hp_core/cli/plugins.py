@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from hp_core.plugin_info import PluginInfo
+    from hp_core.plugins.info import PluginInfo
 
 _STYLES = {"active": "green", "incompatible": "yellow", "broken": "red", "blocked": "dim"}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hp_core.catalog import FIRST_PARTY
-from hp_core.plugin_settings import normalize
+from hp_core.plugins.settings_from_environment import normalize
 
 GROUP = "hyper_parallel"
 

@@ -12,11 +12,11 @@ import warnings
 
 import pluggy
 
-from hp_core.errors import PluginError
-from hp_core.loading import Loaded, load_plugins
-from hp_core.plugin_info import Offer, PluginInfo, PluginWarning
-from hp_core.plugin_manifest import describe_difference, hash_manifest, write_manifest
-from hp_core.plugin_settings import PluginSettings, normalize, read_settings
+from hp_core.errors import PluginError, PluginWarning
+from hp_core.plugins.info import Offer, PluginInfo
+from hp_core.plugins.loading import Loaded, load_plugins
+from hp_core.plugins.manifest_of_ranks import describe_difference, hash_manifest, write_manifest
+from hp_core.plugins.settings_from_environment import PluginSettings, normalize, read_settings
 
 __all__ = [
     "Offer",

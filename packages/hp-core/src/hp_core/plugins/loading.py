@@ -17,14 +17,14 @@ from typing import Any, cast
 import pluggy
 
 from hp_core import hookspecs
-from hp_core.discovery import Found, find_plugins
 from hp_core.errors import PluginError, did_you_mean
-from hp_core.hook_errors import name_culprits
-from hp_core.plugin_info import Offer, PluginInfo, State
-from hp_core.plugin_settings import PluginSettings, normalize
+from hp_core.plugins.discovery import Found, find_plugins
+from hp_core.plugins.hook_errors import name_culprits
+from hp_core.plugins.info import Offer, PluginInfo, State
+from hp_core.plugins.requirements import install_command, unmet_requirements
+from hp_core.plugins.settings_from_environment import PluginSettings, normalize
+from hp_core.plugins.static_offers import read_offers
 from hp_core.provide import Provide
-from hp_core.requirements import install_command, unmet_requirements
-from hp_core.static_offers import read_offers
 
 
 @dataclass(frozen=True)

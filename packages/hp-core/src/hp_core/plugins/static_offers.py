@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hp_core.discovery import Found
 from hp_core.errors import PluginError
+from hp_core.plugins.discovery import Found
 from hp_core.provide import Provide
 
 

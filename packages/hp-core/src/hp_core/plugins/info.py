@@ -11,10 +11,6 @@ from hp_core.provide import Provide
 State = Literal["active", "incompatible", "broken", "blocked"]
 
 
-class PluginWarning(UserWarning):
-    """A plugin is installed but not used; the message says which and why."""
-
-
 @dataclass(frozen=True)
 class Offer:
     """A `Provide` line with where it comes from."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hp_core.plugin_info import PluginInfo
-from hp_core.plugin_settings import PluginSettings
+from hp_core.plugins.info import PluginInfo
+from hp_core.plugins.settings_from_environment import PluginSettings
 
 
 def write_manifest(infos: Iterable[PluginInfo], settings: PluginSettings) -> str:

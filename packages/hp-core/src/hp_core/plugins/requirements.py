@@ -7,8 +7,8 @@ import importlib.metadata
 import shlex
 from dataclasses import dataclass
 
-from hp_core.plain_requirement import parse_plain
-from hp_core.plugin_settings import normalize
+from hp_core.plugins.plain_requirement import parse_plain
+from hp_core.plugins.settings_from_environment import normalize
 
 
 @dataclass(frozen=True)
