@@ -12,7 +12,7 @@ import torch
 import hp_core.comm as comm
 from hp_core import plugins
 from hp_core.comm import fake
-from hp_core.errors import CommError, PluginError
+from hp_core.errors import CommError, PlatformError, PluginError
 from hp_core.testing import ranks
 
 
@@ -64,8 +64,23 @@ def test_a_world_of_one_needs_no_launcher_no_port_and_no_framework_group(alone):
 
 def test_init_backend_twice_gives_the_same_world_and_refuses_other_settings(alone):
     assert comm.init_backend("cpu") is alone
-    with pytest.raises(CommError, match=r"already up for cpu with 1 ranks, asked again for cuda .* shutdown\(\) first"):
+    assert comm.init_backend("cpu", backend="gloo") is alone
+    for arguments, asked in (
+        ({"device_type": "cuda"}, "cuda with 1"),
+        ({"backend": "fake"}, "cpu with 1 over fake"),
+        ({"world_size": 2}, "cpu with 2"),
+    ):
+        message = rf"already up for cpu with 1 ranks over c10d, asked again for {asked}; call comm.shutdown\(\) first"
+        with pytest.raises(CommError, match=message):
+            comm.init_backend(**arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the error is for machines without a CUDA device")
+def test_a_device_that_is_not_there_is_an_error():
+    comm.shutdown()
+    with pytest.raises(PlatformError, match="cuda"):
         comm.init_backend("cuda")
+    assert not comm.is_initialized()
 
 
 def test_shutdown_makes_groups_unusable_and_is_idempotent(alone):

@@ -16,10 +16,11 @@ from hp_core.comm.group import Group
 from hp_core.comm.launch_env import read_launch
 from hp_core.comm.local import LocalChannel, LocalStore
 from hp_core.comm.roster import exchange_members, this_member
-from hp_core.comm.select import boot_backend, group_backends
+from hp_core.comm.select import LIBRARIES, boot_backend, group_backends
 from hp_core.comm.types import Call
 from hp_core.comm.watchdog import Fault, StoreSilentError, Watchdog
 from hp_core.errors import CommError, CommTimeoutError
+from hp_core.platform import get_platform
 from hp_core.plugins import has_hook, hooks
 
 _current: Session | None = None
@@ -45,13 +46,13 @@ class Session:
         self.waiting: Call | None = None
         self.groups: dict[tuple[int, ...], Group] = {}
         self._boot = boot
-        self._backends = {backend.name: backend for backend in (*others, boot)}
+        self.backends = {backend.name: backend for backend in (*others, boot)}
         self._hooks = has_hook("hp_before_collective") or has_hook("hp_after_collective")
         self._check = "collectives" in os.environ.get("HP_CHECK", "").replace(",", " ").split()
         #: Whether anything looks at each call.
         self.watched = self._hooks or self._check
         self._watchdog: Watchdog | None = None
-        me = this_member(launch, list(self._backends))
+        me = this_member(launch, list(self.backends))
         if boot.simulated or launch.world_size == 1:
             self._store: Store = boot.bootstrap(launch) if boot.simulated else LocalStore()
             self.members = (me,) * launch.world_size
@@ -69,7 +70,7 @@ class Session:
             except BaseException:
                 self._watchdog.stop()
                 raise
-        for backend in self._backends.values():
+        for backend in self.backends.values():
             backend.attach(self._store, self.members, launch.rank)
         try:
             self.world = self._make(tuple(range(launch.world_size)), "world")
@@ -115,7 +116,7 @@ class Session:
             self._meet(ranks, name, key, self._watchdog)
         members = [self.members[rank] for rank in ranks]
         candidates = [n for n in members[0].backends if all(n in member.backends for member in members)]
-        chosen = next(self._backends[n] for n in candidates if self._backends[n].suits(members))
+        chosen = next(self.backends[n] for n in candidates if self.backends[n].suits(members))
         channel = chosen.connect(key, ranks, index, self.timeout_s)
         return Group(ranks, index, name, chosen.name, channel, self)
 
@@ -240,7 +241,7 @@ class Session:
         self.down = self.down or "communication was shut down; call init_backend, and new_group, again"
         for group in self.groups.values():
             group.channel.close()
-        for backend in self._backends.values():
+        for backend in self.backends.values():
             backend.shutdown()
 
     def stop_watching(self) -> None:
@@ -279,24 +280,31 @@ def init_backend(
     Raises:
         CommError: the environment is wrong, the port is taken, ranks are missing, or it is up with other settings.
         PluginError: ranks have different plugins, or the backend is unknown.
+        PlatformError: there is no such device, or no framework.
     """
     global _current
     if _current is not None:
-        asked = (device_type, world_size or _current.launch.world_size)
-        have = (_current.launch.device_type, _current.launch.world_size)
-        if asked != have:
-            raise CommError(
-                f"communication is already up for {have[0]} with {have[1]} ranks, asked again for {asked[0]} with "
-                f"{asked[1]}; call hp_core.comm.shutdown() first"
-            )
+        _check_same(_current, device_type, backend, world_size)
         return _current.world
     if not timeout_s > 0:
         raise CommError(f"timeout_s must be positive, not {timeout_s}")
     wanted = backend or os.environ.get("HP_COMM") or None
     boot = boot_backend(device_type, wanted)
     launch = read_launch(device_type, timeout_s, rank, world_size)
+    if device_type != "cpu" and not boot.simulated:
+        get_platform().device(device_type)  # raises where there is none
     _current = Session(launch, boot, group_backends(boot, wanted))
     return _current.world
+
+
+def _check_same(session: Session, device_type: str, backend: str | None, world_size: int | None) -> None:
+    launch = session.launch
+    size = launch.world_size if world_size is None else world_size
+    same_backend = backend is None or backend in LIBRARIES or backend in session.backends
+    if (device_type, size) != (launch.device_type, launch.world_size) or not same_backend:
+        names = f"{launch.device_type} with {launch.world_size} ranks over {' and '.join(session.backends)}"
+        asked = f"{device_type} with {size}" + (f" over {backend}" if backend else "")
+        raise CommError(f"communication is already up for {names}, asked again for {asked}; call comm.shutdown() first")
 
 
 def current() -> Session:
