@@ -43,6 +43,7 @@ def alternate(
     rounds: int,
     warmup: int = 1,
     barrier: Callable[[], object] | None = None,
+    seldom: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, list[float]]:
     """Time each side once a round, in an order that turns by one each round.
 
@@ -52,20 +53,23 @@ def alternate(
         sides: Name and what to run.
         rounds: Rounds that count.
         warmup: Rounds before those, thrown away.
+        seldom: Sides that only inform: timed every other round, to save time.
         barrier: Called before the clock starts and before it stops, so that all ranks are measured together.
 
     Returns:
         The seconds of each side, one figure a round.
     """
-    names = list(sides)
-    times: dict[str, list[float]] = {name: [] for name in names}
+    seldom = seldom or {}
+    everything = {**sides, **seldom}
+    times: dict[str, list[float]] = {name: [] for name in everything}
     for turn in range(warmup + rounds):
+        names = list(everything if turn < warmup or (turn - warmup) % 2 == 0 else sides)
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
             if barrier is not None:
                 barrier()
             start = time.perf_counter()
-            sides[name]()
+            everything[name]()
             if barrier is not None:
                 barrier()
             if turn >= warmup:

@@ -74,7 +74,7 @@ class DataConfig(Section):
 class TrainSection(Section):
     """The optimisation."""
 
-    steps: int = Field(default=24, ge=1, description="optimizer steps")
+    steps: int = Field(default=20, ge=1, description="optimizer steps")
     micro_batch_size: int = Field(default=1, ge=1, description="samples a rank takes per forward")
     accumulation: int = Field(default=2, ge=1, description="micro-batches a rank joins into one step")
     lr: float = Field(default=1e-4, gt=0, description="peak learning rate")
