@@ -148,6 +148,13 @@ def test_the_plugin_and_the_help_import_no_framework():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_facade_offers_the_trainer():
+    import hp_trainer
+    import hyper_parallel
+
+    assert hyper_parallel.LLMTrainer is hp_trainer.LLMTrainer
+
+
 def test_a_failed_download_says_why_and_how_to_name_another_model(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # as without a connection
     (tmp_path / "smollm2-135m").mkdir()

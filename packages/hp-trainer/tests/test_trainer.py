@@ -10,6 +10,7 @@ import torch
 
 import hp_core.comm as comm
 from hp_core.errors import ConfigError
+from hp_core.plugins import hookimpl, manager
 from hp_core.testing import RankError, ranks
 from hp_trainer import LLMTrainer
 from hp_trainer.callbacks import Callback
@@ -67,7 +68,7 @@ def test_a_run_leaves_a_complete_folder_and_the_held_out_loss_falls(tiny_run, tm
     assert sum(steps[3]["phases_s"].values()) <= steps[3]["step_s"]
     assert len(steps[0]["memory_bytes"]) == 1
     assert [line["step"] for line in lines if "eval_loss" in line] == [0, 8]
-    assert "8" in (folder / "report.html").read_text(encoding="utf-8")
+    assert f"{info['evaluation']['after']['loss']:.2f}" in (folder / "report.html").read_text(encoding="utf-8")
     assert list((folder / "tb").glob("events.out.tfevents.*"))
     assert to_config(folder / "config.yaml") == to_config(tiny_run)
 
@@ -184,6 +185,55 @@ def test_an_interrupted_run_says_so_and_keeps_its_metrics(tiny_run, tmp_path):
     assert recorder.events[-1] == "KeyboardInterrupt"
     assert len([line for line in (folder / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]) == 2
     assert (folder / "report.html").exists()
+
+
+class FaultListener:
+    """A plugin that hears of faults, and fails at it."""
+
+    def __init__(self):
+        self.heard = []
+
+    @hookimpl
+    def hp_fault(self, exc, rank, step):
+        self.heard.append((type(exc).__name__, rank, step))
+        raise RuntimeError("the listener itself is broken")
+
+    @hookimpl
+    def hp_report_lines(self):
+        return [("store", "reachable")]
+
+
+class Fail(Callback):
+    def on_step_end(self, run, step_metrics):
+        if run.step == 2:
+            raise ArithmeticError("first failure")
+
+
+def test_plugins_hear_of_a_fault_and_cannot_hide_it(tiny_run, tmp_path):
+    listener = FaultListener()
+    manager().register(listener)
+    try:
+        with pytest.raises(ArithmeticError, match="first failure"):
+            LLMTrainer(tiny_run, callbacks=[Fail()]).train()
+    finally:
+        manager().unregister(listener)
+        comm.shutdown()
+    assert listener.heard == [("ArithmeticError", 0, 2)]
+    info = json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())
+    assert info["error"] == "ArithmeticError: first failure"
+    assert info["environment"]["store"] == "reachable"
+
+
+class FullDisk(Callback):
+    def on_step_end(self, run, step_metrics):
+        with open("/dev/full", "w") as file:
+            file.write("metrics")
+
+
+def test_a_disk_that_fills_up_during_the_run_is_one_line(tiny_run):
+    with pytest.raises(TrainingError, match=r"cannot write to .*tiny: No space left on device; free some space"):
+        LLMTrainer(tiny_run, callbacks=[FullDisk()]).train()
+    comm.shutdown()
 
 
 def test_an_earlier_run_of_the_same_name_is_kept_aside_and_a_stranger_is_not_touched(tiny_run, tmp_path):

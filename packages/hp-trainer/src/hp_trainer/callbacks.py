@@ -77,3 +77,14 @@ class CallbackList:
                 method(run, exc)
             except Exception as error:
                 print(f"warning: {type(callback).__name__}.on_exception failed: {error!r}", file=sys.stderr)
+
+
+def tell_plugins(exc: BaseException, run: Run) -> None:
+    """Call the hook ``hp_fault`` of all plugins; what they raise is printed and does not hide ``exc``."""
+    from hp_core.plugins import has_hook, hooks
+
+    try:
+        if has_hook("hp_fault"):
+            hooks().hp_fault(exc=exc, rank=run.rank, step=run.step or -1)
+    except Exception as error:
+        print(f"warning: a plugin's hp_fault failed: {error!r}", file=sys.stderr)

@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 import hp_core.comm as comm
-from hp_core.plugins import plugin_infos
+from hp_core.plugins import hooks, plugin_infos
 
 _PACKAGES = ("hp-core", "hp-trainer", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
@@ -39,5 +39,10 @@ def hosts() -> list[str]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return the part of `run.json` about machines and software. Every rank calls it."""
-    return {"hosts": hosts(), "versions": versions(), "plugins": plugins()}
+    """Return the part of `run.json` about machines and software. Every rank calls it; gathers the hosts' names."""
+    return {"hosts": hosts(), "versions": versions(), "plugins": plugins(), "environment": plugin_lines()}
+
+
+def plugin_lines() -> dict[str, str]:
+    """Return what plugins have to say about the environment (the hook ``hp_report_lines``)."""
+    return {label: value for lines in hooks().hp_report_lines() for label, value in lines}

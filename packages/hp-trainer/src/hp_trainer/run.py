@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass, field
@@ -125,6 +126,14 @@ def mark_failed(folder: Path, reason: str) -> bool:
     info.update(status="failed", ended=now(), error=reason)
     write_info(folder, info)
     return True
+
+
+def disk_full_error(error: BaseException, folder: Path) -> TrainingError | None:
+    """Return the one-line error for a disk that filled up while the run wrote its metrics; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return None
+    place = error.filename or folder
+    return TrainingError(f"cannot write to {place}: {error.strerror}; free some space or set run.output_dir")
 
 
 def describe(error: BaseException) -> str:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import hp_core.comm as comm
 from hp_core.mesh import init_device_mesh
-from hp_trainer.callbacks import CallbackList, TrainerCallback
+from hp_trainer.callbacks import CallbackList, TrainerCallback, tell_plugins
 from hp_trainer.config import TrainConfig, to_config
-from hp_trainer.run import Run, run_folder
+from hp_trainer.run import Run, disk_full_error, run_folder
 
 if TYPE_CHECKING:
     import torch
@@ -65,8 +65,11 @@ class LLMTrainer:
         try:
             self._train(callbacks)
         except BaseException as exc:
-            self._fail(exc, callbacks)
-            raise
+            failure = disk_full_error(exc, self.run.dir) or exc
+            self._fail(failure, callbacks)
+            if failure is exc:
+                raise
+            raise failure from exc
         return self.run.info
 
     def _train(self, callbacks: CallbackList) -> None:
@@ -216,6 +219,8 @@ class LLMTrainer:
 
     def _fail(self, exc: BaseException, callbacks: CallbackList) -> None:
         """Leave the run folder telling what happened. Nothing here may hide ``exc`` or call a collective."""
+        if not isinstance(exc, KeyboardInterrupt):
+            tell_plugins(exc, self.run)
         callbacks.tell_failure(self.run, exc)
         if self.run.info.get("status") is None or not self.run.dir.is_dir():
             return
