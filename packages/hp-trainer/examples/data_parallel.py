@@ -22,7 +22,7 @@ for _ in range(100):
     loss.backward()  # gradients are on their way to the other ranks as soon as they are ready
     parallel.reduce_gradients()
     optimizer.step()
-    last = float(loss)
+    last = loss.item()
     first = first or last
 
 weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

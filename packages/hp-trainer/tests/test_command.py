@@ -12,6 +12,7 @@ import time
 import pytest
 import yaml
 
+import hp_core.comm as comm
 from hp_core.cli import main as hp
 from hp_trainer import export
 from hp_trainer.config import to_config
@@ -195,13 +196,14 @@ def test_a_disk_that_fills_up_while_the_model_is_written_is_one_line_and_leaves_
     assert list(tmp_path.glob("*model*")) == []
 
 
-@pytest.mark.slow
-def test_hp_train_on_a_full_disk_ends_with_that_line(config_file, tmp_path):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    process = hp_train(config_file, "--run.name", "full", preexec_fn=limit)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 2
-    assert err.splitlines()[-1].startswith(f"error: cannot write the model to {tmp_path / 'runs' / 'full' / 'model'}: ")
+def test_hp_train_on_a_full_disk_ends_with_that_line(capsys, config_file, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        code, lines = run_hp(capsys, config_file, "--run.name", "full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        comm.shutdown()
+    assert code == 2
+    assert lines[-1].startswith(f"error: cannot write the model to {tmp_path / 'runs' / 'full' / 'model'}: ")
     assert json.loads((tmp_path / "runs" / "full" / "run.json").read_text())["status"] == "failed"
