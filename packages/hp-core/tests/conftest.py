@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import multiprocessing
+import os
+import signal
+import socket
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -73,3 +80,91 @@ def install(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(site)):
             del sys.modules[name]
     plugins.reload()
+
+
+# Ranks that fail: real processes, forked from a server that has imported the framework once.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "hp_core.comm.c10d", "hp_core.plugins"])
+
+_FRAME = """
+import os, signal, sys, time
+os.environ.update({env!r})
+os.environ.update(RANK=str({rank}), WORLD_SIZE=str({size}), LOCAL_RANK=str({rank}))
+sys.stderr = open({path!r} + ".err", "w")
+import torch
+import hp_core.comm as comm
+from hp_core.errors import HPError
+torch.set_num_threads(1)
+rank = {rank}
+began = time.monotonic()
+text = "no error"
+try:
+    exec(compile({body!r}, "scenario.py", "exec"), globals())
+except HPError as exc:
+    text = type(exc).__name__ + ": " + str(exc)
+with open({path!r} + ".tmp", "w") as file:
+    file.write(f"{{time.monotonic() - began:.3f}} {{text}}")
+os.rename({path!r} + ".tmp", {path!r})
+"""
+
+_UP = """
+comm.init_backend(timeout_s={timeout_s})
+x = torch.ones(4, 3)
+comm.all_reduce(x)
+comm.barrier()
+began = time.monotonic()
+"""
+
+
+@dataclass
+class Answer:
+    """What one rank reports: seconds from the scenario's start, and its error."""
+
+    after_s: float
+    text: str
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _play(path: Path, size: int, body: str, *, silent: tuple[int, ...] = (), timeout_s: float = 60.0, up=True, env=()):
+    """Run ``body`` on ``size`` ranks; return an Answer a rank (None for the silent ones, which are killed)."""
+    settings = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        **dict(env),
+    }
+    body = (_UP.format(timeout_s=timeout_s) if up else "") + textwrap.dedent(body)
+    workers = []
+    for rank in range(size):
+        source = _FRAME.format(env=settings, rank=rank, size=size, path=str(path / str(rank)), body=body)
+        workers.append(_CONTEXT.Process(target=exec, args=(source, {}), daemon=True))
+        workers[-1].start()
+    heard = [rank for rank in range(size) if rank not in silent]
+    end = time.monotonic() + 120
+    try:
+        for rank in heard:
+            workers[rank].join(end - time.monotonic())
+            errors = (path / f"{rank}.err").read_text() if (path / f"{rank}.err").exists() else ""
+            assert not workers[rank].is_alive(), f"rank {rank} hangs: {errors}"
+            assert (path / str(rank)).exists(), f"rank {rank} ended with {workers[rank].exitcode}: {errors}"
+    finally:
+        for worker in workers:
+            if worker.is_alive():
+                os.kill(worker.pid, signal.SIGKILL)
+                worker.join()
+    answers = []
+    for rank in range(size):
+        after, _, text = (path / str(rank)).read_text().partition(" ") if rank in heard else ("0", "", "")
+        answers.append(Answer(float(after), text))
+    return answers
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., list[Answer]]:
+    """Run a scenario on some ranks that may fail: ``play(size, body, silent=…, timeout_s=…, up=…, env=…)``."""
+    return functools.partial(_play, tmp_path)
