@@ -76,6 +76,7 @@ class WorkerGroup:
                     "MASTER_PORT": port,
                     "OMP_NUM_THREADS": 1,
                     "MKL_NUM_THREADS": 1,
+                    "TORCH_CPP_LOG_LEVEL": "ERROR",  # without the timeouts that the watchdog means to happen
                     "HP_TEST_INIT_COMM": int(init_comm),
                 }
                 inherited = {
