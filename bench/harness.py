@@ -82,11 +82,6 @@ def medians(times: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def paired_ratio(ours: list[float], peer: list[float]) -> float:
-    """Return the median of the ratios taken round by round, which a drifting machine disturbs least."""
-    return statistics.median(a / b for a, b in zip(ours, peer, strict=True))
-
-
 def report(rows: Iterable[Row], as_json: bool) -> bool:
     """Print the rows as a table and, if asked, as one last line of JSON; return whether every goal is met."""
     rows = list(rows)
