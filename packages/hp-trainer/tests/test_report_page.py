@@ -95,6 +95,7 @@ INFO: dict[str, Any] = {
     "world_size": 2,
     "device": "cpu",
     "hosts": ["node-a"],
+    "environment": {"Store": "reachable at 10.0.0.1:7000"},
     "versions": {"torch": "2.9.9", "hp-core": "0.1.7", "python": "3.11.4"},
     "plugins": [{"name": "core", "distribution": "hp-core", "version": "0.1.7", "state": "active"}],
     "model": {"name": "Tiny", "architecture": "LlamaForCausalLM", "num_parameters": 134515008, "dtype": "float32"},
@@ -162,6 +163,7 @@ def test_a_finished_run_shows_its_numbers_as_a_person_writes_them(make_run: Make
     assert page.row("core") == ["core", "hp-core", "0.1.7", "active"]
     assert page.row("1")[1] == "2.990"
     assert page.row("30")[1:3] == ["2.700", "2.200"]
+    assert page.row("Store") == ["Store", "reachable at 10.0.0.1:7000"]
 
 
 def test_phase_shares_add_up_to_the_step_and_what_is_left_is_called_other(make_run: MakeRun) -> None:

@@ -89,6 +89,7 @@ def setting_rows(run: RunData) -> list[tuple[str, str]]:
         ("Tokens held out", _given(fmt.count, number(data, "num_tokens_heldout"))),
         ("Tokens evaluated", _given(fmt.count, evaluated)),
     ]
+    rows += run.section("environment").items()  # what plugins add: the hook hp_report_lines
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
 
 
