@@ -5,8 +5,8 @@
 
 Both sides run forward and backward of 512 tokens a rank over gloo and end with the same averaged gradients, which is
 checked. A side's model is made once; sides alternate, with a barrier around each step. The peer is DDP with
-``gradient_as_bucket_view=True``, the better of its settings; ``--full`` shows its default as well. `compute` is the same step
-without communication.
+``gradient_as_bucket_view=True``, the better of its settings; ``--full`` shows its default as well. `compute` is the
+same step without communication.
 """
 
 from __future__ import annotations
