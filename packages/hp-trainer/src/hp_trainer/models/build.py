@@ -90,9 +90,7 @@ def build_model(config: TrainConfig, folder: Path | None, vocab_size: int) -> Mo
         if folder is not None:
             try:
                 # A key that the weights lack would be initialised at random, which no one asked for: it raises.
-                module, info = auto_model.from_pretrained(
-                    folder, dtype=torch.float32, output_loading_info=True
-                )
+                module, info = auto_model.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
             except (OSError, ValueError, RuntimeError) as error:
                 raise ModelError(f"model.name: folder {folder} cannot be loaded: {_first_line(error)}") from error
             if info["missing_keys"]:
