@@ -24,7 +24,7 @@ def pages() -> list[Path]:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_snippets_run(page: Path, tmp_path: Path) -> None:
     code = "\n".join(BLOCK.findall(page.read_text()))
-    script = tmp_path / f"{page.stem}.py"
+    script = tmp_path / f"page_{page.stem}.py"  # not the name of a module
     script.write_text(code)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HP_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, str(script)]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ class TestOwnPlugin(PluginSuite):
 
 
 @pytest.fixture
-def suite(install: Install, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PluginSuite]:
+def suite(install: Install, site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PluginSuite]]:
     """Install a plugin named ``mine`` and return the suite for it."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
 
@@ -33,7 +34,8 @@ def suite(install: Install, site: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
         return Mine()
 
-    return make
+    yield make
+    sys.modules.pop("mindspore", None)  # a stub of it: other tests look which framework is imported
 
 
 def checks() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -69,6 +70,25 @@ def process_state(pid: int) -> str | None:
     return {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(letter)
 
 
+def outlive(pids: Sequence[int], limit_s: float) -> None:
+    """Return when all these processes of this host have ended, or after ``limit_s``."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end and any(process_state(pid) != "dead" for pid in pids):
+        time.sleep(0.02)
+
+
+def describe_dead(peers: Sequence[Member], host: str) -> list[str]:
+    """Say which of ``peers`` on this host can be seen, without asking them, to have ended or to be stopped."""
+    states = {peer: process_state(peer.pid) for peer in peers if peer.host == host}
+    return [f"rank {peer.rank} {_gone(peer, state)}" for peer, state in states.items() if state is not None]
+
+
+def _gone(peer: Member, state: str) -> str:
+    if state == "dead":
+        return f"has ended (process {peer.pid} is gone)"
+    return f"is stopped (process {peer.pid}, by a signal or a debugger)"
+
+
 def describe_peers(
     key: str, call: dict[str, Any], peers: Sequence[Member], host: str, states: Mapping[int, Snapshot]
 ) -> str:
@@ -92,10 +112,8 @@ def _describe(key: str, call: dict[str, Any], peer: Member, host: str, state: Sn
     """Return (order of blame, what the rank does)."""
     if state is None:
         process = process_state(peer.pid) if peer.host == host else None
-        if process == "dead":
-            return 0, f"has ended (process {peer.pid} is gone)"
-        if process == "stopped":
-            return 0, f"is stopped (process {peer.pid}, by a signal or a debugger)"
+        if process is not None:
+            return 0, _gone(peer, process)
         return 0, "does not answer (stopped, dead, or busy outside Python)"
     about = state["groups"].get(key, {})
     last = about.get("last")

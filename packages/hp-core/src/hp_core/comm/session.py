@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from hp_core.comm.agreement import check_agreement
 from hp_core.comm.backend import CommBackend, Launch, Member, Store
-from hp_core.comm.diagnosis import describe_call, group_key, process_state, take_snapshot
+from hp_core.comm.diagnosis import describe_call, describe_dead, group_key, outlive, process_state, take_snapshot
 from hp_core.comm.group import Group
 from hp_core.comm.launch_env import read_launch
 from hp_core.comm.local import LocalChannel, LocalStore
@@ -24,6 +24,7 @@ from hp_core.platform import get_platform
 from hp_core.plugins import has_hook, hooks
 
 _current: Session | None = None
+_LINGER_S = 2.0
 
 
 class Session:
@@ -202,7 +203,12 @@ class Session:
                 )
                 verdict = fault.seen_from(rank, call.title())
             except StoreSilentError as silent:
-                verdict = self._silence(silent)
+                verdict = "; ".join(
+                    [
+                        self._silence(silent),
+                        *describe_dead([peer for peer in peers if peer.rank != 0], self.members[rank].host),
+                    ]
+                )
         if fault is not None and fault.rank != rank and not timed_out:
             report = f"{call} given up {after}"  # what this rank saw is only the consequence
         text = f"rank {rank}: {report}" + (f"; {verdict}" if verdict else "")
@@ -246,6 +252,10 @@ class Session:
 
     def stop_watching(self) -> None:
         """End the watchdog; at exit, so that no thread is inside the store when the process is torn down."""
+        if self._failure is not None and self.launch.rank == 0 and not self.launch.agent_store:
+            # The store goes with this process, and in it what the others are about to read: why they failed, too.
+            mine = self.members[0]
+            outlive([peer.pid for peer in self.members[1:] if peer.host == mine.host], _LINGER_S)
         if self._watchdog is not None:
             self._watchdog.stop()
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -49,9 +49,10 @@ def launch(spec: LaunchSpec) -> int:
     """
     spec.check()
     agent: Agent | None = None
-    with _thread_count(spec), _signals_as_exceptions(), adopting_orphans():
+    with _thread_count(spec), _signals_as_exceptions() as raise_if_signalled, adopting_orphans():
         try:
             agent = _new_agent(spec)
+            raise_if_signalled()  # importing torch runs code that swallows whatever is raised
             agent.run()
             agent.close()
         except BaseException as error:
@@ -81,19 +82,27 @@ def _new_agent(spec: LaunchSpec) -> Agent:
 
 
 @contextlib.contextmanager
-def _signals_as_exceptions() -> Iterator[None]:
+def _signals_as_exceptions() -> Iterator[Callable[[], None]]:
+    """Raise in the block where a signal arrives, and again where the block calls what this yields."""
+    came: list[int] = []
+
+    def raise_if_signalled() -> None:
+        if came:
+            raise _EndedBySignal(came[0])
+
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield raise_if_signalled
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in _SIGNALS:  # ending the ranks takes seconds at most: it is not to be interrupted
             signal.signal(each, signal.SIG_IGN)
-        raise _EndedBySignal(number)
+        came.append(number)
+        raise_if_signalled()
 
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
-        yield
+        yield raise_if_signalled
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
