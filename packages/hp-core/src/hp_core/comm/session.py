@@ -252,12 +252,13 @@ class Session:
 
     def stop_watching(self) -> None:
         """End the watchdog; at exit, so that no thread is inside the store when the process is torn down."""
-        if self._failure is not None and self.launch.rank == 0 and not self.launch.agent_store:
+        if self._watchdog is None:
+            return
+        if self.launch.rank == 0 and not self.launch.agent_store:
             # The store goes with this process, and in it what the others are about to read: why they failed, too.
-            mine = self.members[0]
-            outlive([peer.pid for peer in self.members[1:] if peer.host == mine.host], _LINGER_S)
-        if self._watchdog is not None:
-            self._watchdog.stop()
+            host = self.members[0].host
+            outlive([peer.pid for peer in self.members[1:] if peer.host == host], _LINGER_S)
+        self._watchdog.stop()
 
 
 def _first_line(exc: Exception) -> str:
