@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hp_trainer.config.schema import TrainSection
+from hp_trainer.config.schema import OptimisationConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def build_optimizer(module: nn.Module, config: TrainSection) -> torch.optim.AdamW:
+def build_optimizer(module: nn.Module, config: OptimisationConfig) -> torch.optim.AdamW:
     """Return torch's fused AdamW; weight decay only on tensors of two dims or more (not on norms and biases).
 
     Each rank has its own; 8 bytes a parameter in fp32. Nothing is communicated.
@@ -29,7 +29,7 @@ def build_optimizer(module: nn.Module, config: TrainSection) -> torch.optim.Adam
     )
 
 
-def learning_rate(step: int, config: TrainSection) -> float:
+def learning_rate(step: int, config: OptimisationConfig) -> float:
     """Return the rate of step ``step`` (0-based): linear warm-up to ``lr``, a cosine to ``min_lr`` at the last."""
     warmup = min(config.warmup_steps, config.steps - 1)
     if step < warmup:

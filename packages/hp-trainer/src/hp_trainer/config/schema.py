@@ -71,15 +71,15 @@ class DataConfig(Section):
     )
 
 
-class TrainSection(Section):
+class OptimisationConfig(Section):
     """The optimisation."""
 
-    steps: int = Field(default=16, ge=1, description="optimizer steps")
+    steps: int = Field(default=24, ge=1, description="optimizer steps")
     micro_batch_size: int = Field(default=1, ge=1, description="samples a rank takes per forward")
-    accumulation: int = Field(default=2, ge=1, description="micro-batches a rank joins into one step")
+    accumulation: int = Field(default=1, ge=1, description="micro-batches a rank joins into one step")
     lr: float = Field(default=1e-4, gt=0, description="peak learning rate")
     min_lr: float = Field(default=1e-5, ge=0, description="learning rate at the last step")
-    warmup_steps: int = Field(default=2, ge=0, description="steps of linear warm-up")
+    warmup_steps: int = Field(default=3, ge=0, description="steps of linear warm-up")
     weight_decay: float = Field(default=0.01, ge=0, description="AdamW's weight decay; not on norms and biases")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=(0.9, 0.95), description="AdamW's betas"
@@ -125,7 +125,7 @@ class TrainConfig(Section):
     run: RunConfig = RunConfig()
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
-    train: TrainSection = TrainSection()
+    train: OptimisationConfig = OptimisationConfig()
     eval: EvalConfig = EvalConfig()
     parallel: ParallelConfig = ParallelConfig()
     launch: LaunchConfig = LaunchConfig()
