@@ -115,11 +115,14 @@ def _shared(session: nox.Session) -> Path:
     """
     environment = VENVS / "shared"
     python = _bin(environment, "python")
-    want = _digest([CONSTRAINTS, *ROOT.glob("packages/*/pyproject.toml")], sys.version, *TOOLS)
+    version = sys.version.split()[0]
+    want = f"{version} {_digest([CONSTRAINTS, *ROOT.glob('packages/*/pyproject.toml')], *TOOLS)}"
     stamp = environment / ".requirements"
     if not stamp.exists() or stamp.read_text() != want:
         session.log("making the shared environment in .venvs/shared (a few minutes, once)")
-        _create_venv(environment)
+        if not stamp.exists() or stamp.read_text().split()[0] != want.split()[0]:
+            _create_venv(environment)  # a new one, or left half made, or of another Python
+        stamp.unlink(missing_ok=True)
         session.run(
             python, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *TOOLS, external=True, env=QUIET
         )  # fmt: skip
@@ -129,7 +132,7 @@ def _shared(session: nox.Session) -> Path:
             "hyper-parallel[torch]", external=True, env=QUIET,
         )  # fmt: skip
         stamp.write_text(want)
-        (environment / ".sources").write_text(_digest(_sources()))
+        (environment / ".sources").unlink(missing_ok=True)  # pip keeps a wheel of the same version: see below
     sources = environment / ".sources"
     if not sources.exists() or sources.read_text() != _digest(_sources()):
         _build_wheels(session, python)

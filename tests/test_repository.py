@@ -2,6 +2,7 @@
 """Rules of the house that a person forgets."""
 
 import ast
+import re
 import subprocess
 from pathlib import Path
 
@@ -64,8 +65,41 @@ def test_each_package_has_what_a_package_has(package: str) -> None:
         assert (folder / "src" / module / "_plugin.py").is_file()
 
 
-def test_the_readme_tree_names_every_top_level_entry() -> None:
-    readme = (ROOT / "README.md").read_text()
+def readme_tree() -> list[str]:
+    """Return the paths in the README's tree, without the phrases behind them."""
+    block = next(block for block in (ROOT / "README.md").read_text().split("```") if block.startswith("\nREADME.md"))
+    paths, folder = [], ""
+    for line in block.strip().splitlines():
+        if line.startswith("  "):
+            paths.append(folder + line.split()[0])
+            continue
+        words = [
+            word.rstrip(",")
+            for word in line.split()
+            if re.fullmatch(r"\.?[\w.-]+(/|\.\w+|),?|LICENSE|CODEOWNERS", word)
+        ]
+        named = [word for word in words if word.endswith("/") or "." in word or word.isupper()]
+        folder = named[0] if named[0].endswith("/") else ""
+        paths += named
+    return paths
+
+
+def test_the_readme_tree_is_true() -> None:
+    named = {path.rstrip("/") for path in readme_tree()}
     entries = {path.relative_to(ROOT).parts[0] for path in tracked()}
-    unnamed = [entry for entry in sorted(entries) if entry not in readme]
-    assert unnamed == [], f"README.md's tree does not name {unnamed}"
+    assert entries - named == set(), "top-level entries that the README's tree does not name"
+    assert {f"packages/{path.parent.name}" for path in ROOT.glob("packages/*/pyproject.toml")} - named == set()
+
+
+def test_paths_in_the_readme_table_exist() -> None:
+    sources = [ROOT / "packages" / package / "src" for package in ("hp-core", "hp-trainer")]
+    for line in (ROOT / "README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 3 or not cells[2].startswith("`"):
+            continue
+        folder = None
+        for path in re.findall(r"`([^`]+)`", cells[2]):
+            candidates = [ROOT / path, *(source / path for source in sources), *([folder / path] if folder else [])]
+            found = [candidate for candidate in candidates if candidate.exists()]
+            assert found, f"README.md's table names {path}, which is not there"
+            folder = folder or found[0].parent

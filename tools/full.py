@@ -42,16 +42,17 @@ class Part:
 PARTS = {
     "conformance": Part(
         "random programs of collectives, every element checked, on 2, 3 and 4 ranks",
-        [*PYTEST, f"{CORE}/test_comm_conformance.py"],
-        {"HP_TEST_PROGRAMS": "400"},
+        [*PYTEST, f"{CORE}/test_comm_suite.py"],
+        {"HP_TEST_PROGRAMS": "20"},
     ),
-    "hypothesis": Part(
-        "the pure parts against NumPy models, with many examples",
-        [*PYTEST, CORE, "packages/hp-trainer/tests", "-m", "hypothesis"],
-        {"HYPOTHESIS_PROFILE": "full"},
-    ),
-    "launch": Part(
-        "failing, killed and interrupted jobs, again and again", [*PYTEST, f"{CORE}/test_launch.py"], {}, 20
+    "faults": Part(
+        "ranks that fail, are killed, stopped and interrupted, again and again",
+        [
+            *PYTEST,
+            *(f"{CORE}/test_{name}.py" for name in ("comm_failures", "comm_startup", "launch", "launch_processes")),
+        ],
+        {},
+        5,
     ),
     "repeatability": Part(
         "two fine-tunings of SmolLM2-135M on 2 ranks end with the same bits", [sys.executable, "tools/repeatability.py"]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import hp_core.comm as comm
@@ -13,22 +15,26 @@ from hp_core.testing.comm_programs import DTYPES, KINDS, make_program
 from hp_core.testing.comm_suite import CommSuite, Runner, run_program
 
 
+#: How many times as many programs as a run of every day has.
+TIMES = int(os.environ.get("HP_TEST_PROGRAMS", "1"))
+
+
 class TestC10dOnTwoRanks(CommSuite):
     backend = "c10d"
     num_ranks = 2
-    seeds = range(8)
+    seeds = range(8 * TIMES)
 
 
 class TestC10dOnThreeRanks(CommSuite):
     backend = "c10d"
     num_ranks = 3
-    seeds = range(100, 106)
+    seeds = range(10_000, 10_000 + 6 * TIMES)
 
 
 class TestC10dOnFourRanks(CommSuite):
     backend = "c10d"
     num_ranks = 4
-    seeds = range(200, 204)
+    seeds = range(20_000, 20_000 + 4 * TIMES)
 
 
 @pytest.mark.parametrize("rank", range(4))
