@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,12 +76,30 @@ def test_init_backend_twice_gives_the_same_world_and_refuses_other_settings(alon
             comm.init_backend(**arguments)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the error is for machines without a CUDA device")
-def test_a_device_that_is_not_there_is_an_error():
+@pytest.mark.parametrize(
+    ("device_type", "message"),
+    [("npu", "device 'npu' was asked for, but "), ("cuba", "unknown device 'cuba'.*did you mean 'cuda'")],
+)
+def test_a_device_that_is_not_there_is_an_error(device_type, message):
     comm.shutdown()
-    with pytest.raises(PlatformError, match="cuda"):
-        comm.init_backend("cuda")
+    with pytest.raises(PlatformError, match=message):
+        comm.init_backend(device_type)
     assert not comm.is_initialized()
+
+
+@pytest.mark.parametrize(("local_rank", "used"), [("3", [3]), (None, [])])
+def test_the_device_of_the_local_rank_becomes_current_where_there_is_one(monkeypatch, local_rank, used):
+    calls = []
+    device = SimpleNamespace(num_devices=4, use=calls.append)
+    for module in ("hp_core.platform.local_device", "hp_core.comm.session"):
+        monkeypatch.setattr(f"{module}.get_platform", lambda: SimpleNamespace(device=lambda kind: device))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    if local_rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    assert comm.init_backend("cuda").size == 1
+    assert calls == used
+    comm.shutdown()
 
 
 def test_shutdown_makes_groups_unusable_and_is_idempotent(alone):
@@ -97,7 +116,6 @@ def test_shutdown_makes_groups_unusable_and_is_idempotent(alone):
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        ({"device_type": "cuba"}, {}, "unknown device type 'cuba'; did you mean 'cuda'"),
         ({"backend": "nccl"}, {}, "'nccl' serves cuda, not cpu"),
         ({"timeout_s": 0}, {}, "timeout_s must be positive, not 0"),
         ({}, {"RANK": "0"}, "WORLD_SIZE is not set, but RANK is; start the job with 'hp run'"),

@@ -8,12 +8,10 @@ import pickle
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 import hp_core.comm as comm
-import hp_core.platform
 from hp_core.errors import MeshError, PlatformError
 from hp_core.mesh import DeviceMesh, Grid, get_current_mesh, init_device_mesh
 
@@ -213,20 +211,6 @@ def test_planning_a_mesh_imports_no_framework() -> None:
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean)
     assert out.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(("num_devices", "used"), [(4, 2), (1, 0)])
-def test_starting_the_backend_takes_the_device_of_the_local_rank(
-    num_devices: int, used: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list = []
-    device = SimpleNamespace(num_devices=num_devices, use=lambda index: calls.append(("use", index)))
-    monkeypatch.setattr(hp_core.platform, "get_platform", lambda: SimpleNamespace(device=lambda kind: device))
-    monkeypatch.setattr(comm, "init_backend", lambda kind: calls.append(("init", kind)))
-    monkeypatch.setattr(comm, "world_size", lambda: 1)
-    monkeypatch.setenv("LOCAL_RANK", "2")
-    init_device_mesh("cuda", (1,))
-    assert calls == [("use", used), ("init", "cuda")]
 
 
 def test_a_dry_run_needs_no_device() -> None:

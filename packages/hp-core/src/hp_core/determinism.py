@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hp_core.errors import ConfigError, PlatformError
-from hp_core.platform import get_platform
+from hp_core.platform import DEVICE_TYPES, get_platform
 from hp_core.platform.protocols import DeviceOps
 
-_DEVICE_TYPES = ("cpu", "cuda", "npu")
 _MAX_SEED = 2**63 - 1
 
 _enabled = False
@@ -158,7 +157,7 @@ def _set_deterministic(enabled: bool, warn_only: bool) -> None:
 def _devices() -> list[DeviceOps]:
     platform = get_platform()
     found = []
-    for device_type in _DEVICE_TYPES:
+    for device_type in DEVICE_TYPES:
         # The one question is whether it is there: a device that is not has nothing to seed.
         with contextlib.suppress(PlatformError):
             found.append(platform.device(device_type))

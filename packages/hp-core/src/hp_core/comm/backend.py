@@ -40,7 +40,6 @@ class Launch:
 
     rank: int
     world_size: int
-    local_rank: int
     device_type: str
     timeout_s: float
     master_addr: str | None = None

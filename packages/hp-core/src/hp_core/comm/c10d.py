@@ -12,12 +12,12 @@ import torch.distributed
 
 from hp_core.comm.backend import Launch, Member, Store
 from hp_core.comm.c10d_channel import C10dChannel
+from hp_core.comm.select import LIBRARIES
 from hp_core.errors import CommError
 
 dist: Any = torch.distributed  # its typing leaves out half of what it exports
 
-#: The library that serves each device type.
-LIBRARIES = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+_LIBRARY = {device_type: library for library, device_type in LIBRARIES.items()}
 
 # A store outlives shutdown(): rank 0 hosts it, and a rank that comes up again must not meet the old one's end.
 _tcp_stores: dict[tuple[Any, ...], Any] = {}
@@ -131,7 +131,7 @@ class C10dBackend:
         types = ["cpu"] if self._device_type == "cpu" else ["cpu", self._device_type]
         if len(ranks) == self._world_size and list(ranks) == list(range(len(ranks))):
             if not dist.is_initialized():
-                names = ",".join(f"{kind}:{LIBRARIES[kind]}" for kind in types)
+                names = ",".join(f"{kind}:{_LIBRARY[kind]}" for kind in types)
                 dist.init_process_group(names, store=store, rank=rank, world_size=len(ranks), timeout=limit)
                 self._owns_world = True
             world: Any = dist.group.WORLD
@@ -158,9 +158,9 @@ def _make(device_type: str, store: Any, rank: int, size: int, limit: timedelta) 
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = limit
         return dist.ProcessGroupNCCL(store, rank, size, options)
-    creator = dist.Backend._plugins.get(LIBRARIES[device_type].upper())
+    creator = dist.Backend._plugins.get(_LIBRARY[device_type].upper())
     if creator is None:
-        raise CommError(f"torch.distributed has no {LIBRARIES[device_type]} here; pip install 'hp-core[npu]'")
+        raise CommError(f"torch.distributed has no {_LIBRARY[device_type]} here; pip install 'hp-core[npu]'")
     return creator.creator_fn(store, rank, size, limit)
 
 

@@ -18,7 +18,7 @@ def read_launch(device_type: str, timeout_s: float, rank: int | None, world_size
         CommError: a variable is missing or is not what it should be.
     """
     if rank is None and world_size is None and "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
-        return Launch(0, 1, 0, device_type, timeout_s)
+        return Launch(0, 1, device_type, timeout_s)
     if world_size is None:
         world_size = _integer("WORLD_SIZE", 1, 2**31)
     elif world_size < 1:
@@ -27,12 +27,10 @@ def read_launch(device_type: str, timeout_s: float, rank: int | None, world_size
         rank = _integer("RANK", 0, world_size, f"WORLD_SIZE is {world_size}")
     elif not 0 <= rank < world_size:
         raise CommError(f"rank must be in [0, {world_size}), not {rank}")
-    local_rank = _integer("LOCAL_RANK", 0, 2**31) if "LOCAL_RANK" in os.environ else rank
     addr = os.environ.get("MASTER_ADDR")
     return Launch(
         rank,
         world_size,
-        local_rank,
         device_type,
         timeout_s,
         master_addr=addr,

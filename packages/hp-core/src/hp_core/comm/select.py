@@ -7,13 +7,13 @@ import warnings
 from typing import Any
 
 from hp_core.comm.backend import CommBackend
-from hp_core.errors import CommError, HPError, PluginError, did_you_mean
+from hp_core.errors import CommError, HPError, PluginError
+from hp_core.platform.device_types import check_device_type
 from hp_core.platform.select import choose
 from hp_core.registry import names, offers, resolve
 
 #: Names of c10d's libraries, accepted for c10d, and the device type each serves.
 LIBRARIES = {"gloo": "cpu", "nccl": "cuda", "hccl": "npu"}
-DEVICE_TYPES = ("cpu", "cuda", "npu")
 #: The backend that brings the world up for each platform.
 _BOOT = {"torch": "c10d", "mindspore": "mindspore"}
 
@@ -28,11 +28,10 @@ def boot_backend(device_type: str, wanted: str | None) -> CommBackend:
     """Return the backend that brings the world up.
 
     Raises:
-        CommError: the device type is unknown, or the named library does not serve it.
+        PlatformError: the device type is unknown.
+        CommError: the named library does not serve it.
     """
-    if device_type not in DEVICE_TYPES:
-        hint = did_you_mean(device_type, DEVICE_TYPES) or f"; use one of {', '.join(DEVICE_TYPES)}"
-        raise CommError(f"unknown device type {device_type!r}{hint}")
+    check_device_type(device_type)
     if wanted in LIBRARIES and LIBRARIES[wanted] != device_type:
         raise CommError(
             f"backend {wanted!r} serves {LIBRARIES[wanted]}, not {device_type}; leave backend out to get the right one"
@@ -54,7 +53,7 @@ def group_backends(boot: CommBackend, wanted: str | None) -> list[CommBackend]:
     Raises:
         PluginError: the backend asked for is unknown or broken.
     """
-    if wanted in LIBRARIES or wanted == boot.name or boot.name == "fake":
+    if wanted in LIBRARIES or wanted == boot.name or boot.simulated:
         return []
     platform = choose()
     if wanted is not None:

@@ -20,7 +20,7 @@ from hp_core.comm.select import LIBRARIES, boot_backend, group_backends
 from hp_core.comm.types import Call
 from hp_core.comm.watchdog import Fault, StoreSilentError, Watchdog
 from hp_core.errors import CommError, CommTimeoutError
-from hp_core.platform import get_platform
+from hp_core.platform import get_platform, use_local_device
 from hp_core.plugins import has_hook, hooks
 
 _current: Session | None = None
@@ -47,6 +47,8 @@ class Session:
         self.waiting: Call | None = None
         self.groups: dict[tuple[int, ...], Group] = {}
         self._boot = boot
+        #: Whether this process stands for all ranks: nothing is exchanged, and ``members`` are all this one.
+        self.simulated = boot.simulated
         self.backends = {backend.name: backend for backend in (*others, boot)}
         self._hooks = has_hook("hp_before_collective") or has_hook("hp_after_collective")
         self._check = "collectives" in os.environ.get("HP_CHECK", "").replace(",", " ").split()
@@ -279,6 +281,8 @@ def init_backend(
 
     The job is described by ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` (set by ``hp run``, torchrun);
     without them this is a world of one, which needs no port. If torch.distributed is initialised already, it is used.
+    With ``LOCAL_RANK`` set, that accelerator of this host becomes the current one
+    (:func:`~hp_core.platform.use_local_device`); without it, whichever is current stays.
 
     Args:
         device_type: Where tensors live: ``"cpu"``, ``"cuda"`` or ``"npu"``.
@@ -303,7 +307,10 @@ def init_backend(
     boot = boot_backend(device_type, wanted)
     launch = read_launch(device_type, timeout_s, rank, world_size)
     if device_type != "cpu" and not boot.simulated:
-        get_platform().device(device_type)  # raises where there is none
+        if "LOCAL_RANK" in os.environ:
+            use_local_device(device_type)
+        else:  # who starts ranks without numbering those of a host chooses their devices, too
+            get_platform().device(device_type)  # raises where there is none
     _current = Session(launch, boot, group_backends(boot, wanted))
     return _current.world
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from hp_core.errors import MeshError
 from hp_core.mesh.device_mesh import DeviceMesh
 from hp_core.mesh.grid import Grid
 from hp_core.mesh.topology import Topology
-from hp_core.mesh.world import current_world_size, local_rank
+from hp_core.mesh.world import current_world_size
 
 
 def init_device_mesh(
@@ -34,8 +33,8 @@ def init_device_mesh(
         rank_list: The ranks, row-major (the last axis varies fastest), in any order and over any part of the world;
             ``0, 1, 2, …`` by default.
         init_backend: Start :mod:`hp_core.comm` if it does not run yet, on device ``LOCAL_RANK`` of this host (where it
-            runs already, its device stays). ``False`` plans only: no framework is
-            imported, the mesh may be larger than the world, and the looking rank is ``RANK`` or 0.
+            runs already, or there is no ``LOCAL_RANK``, the current device stays). ``False`` plans only: no framework
+            is imported, the mesh may be larger than the world, and the looking rank is ``RANK`` or 0.
         topology: Where ranks are and how fast they reach each other; by default the hosts that they run on with round
             figures (:attr:`DeviceMesh.topology`).
 
@@ -61,22 +60,11 @@ def init_device_mesh(
 
         # Before the backend starts, too: a mesh that cannot be must not wait for a rendezvous.
         _check_world(grid, current_world_size(), rank_list is not None)
-        if not comm.is_initialized() and os.environ.get("HP_COMM") != "fake":  # that moves nothing and needs no device
-            _use_device(device_type)
         comm.init_backend(device_type)
         _check_world(grid, comm.world_size(), rank_list is not None)
     mesh = DeviceMesh(device_type, grid, topology=topology)
     hooks().hp_mesh_created(mesh=mesh)
     return mesh
-
-
-def _use_device(device_type: str) -> None:
-    from hp_core.platform import get_platform
-
-    device = get_platform().device(device_type)
-    if device_type != "cpu":
-        # A launcher that shows each rank one device only calls it 0.
-        device.use(local_rank() if device.num_devices > 1 else 0)
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:

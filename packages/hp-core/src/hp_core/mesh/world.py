@@ -22,20 +22,13 @@ def current_world_size() -> int:
     return comm.world_size() if comm.is_initialized() else _from_environment("WORLD_SIZE", 1)
 
 
-def local_rank() -> int:
-    """Return this process' index on its host: ``LOCAL_RANK``, else 0."""
-    return _from_environment("LOCAL_RANK", 0)
-
-
 def hosts_of_world() -> list[str] | None:
     """Return the host of every rank, in rank order, or ``None`` where no backend runs or it is a dry run."""
     import hp_core.comm as comm
 
-    if not comm.is_initialized() or comm.world().backend == "fake":
+    if not comm.is_initialized() or comm.world().session.simulated:
         return None
-    from hp_core.comm.session import current
-
-    return [member.host for member in current().members]
+    return [member.host for member in comm.world().session.members]
 
 
 def _from_environment(name: str, default: int) -> int:

@@ -16,14 +16,13 @@ from typing import Any
 
 import torch
 
-from hp_core.errors import PlatformError, did_you_mean
+from hp_core.errors import PlatformError
+from hp_core.platform.device_types import check_device_type
 from hp_core.platform.host_memory import host_memory
 from hp_core.platform.protocols import Memory
 from hp_core.platform.torch.kernels import set_deterministic_kernels
 
-_TYPES = ("cpu", "cuda", "npu")
 _UNUSED = b"unused device, seed "
-_OTHER_NAMES = {"gpu": "cuda", "rocm": "cuda", "hip": "cuda", "ascend": "npu", "host": "cpu"}
 
 
 def open_device(device_type: str) -> TorchDevice:
@@ -32,10 +31,7 @@ def open_device(device_type: str) -> TorchDevice:
     Raises:
         PlatformError: If it is unknown or not there; the message says what to install.
     """
-    if device_type not in _TYPES:
-        meant = _OTHER_NAMES.get(device_type.lower(), device_type.lower().partition(":")[0])
-        hint = f"; did you mean {meant!r}?" if meant in _TYPES else did_you_mean(device_type, _TYPES)
-        raise PlatformError(f"unknown device {device_type!r}: it is one of {', '.join(_TYPES)}{hint}")
+    check_device_type(device_type)
     if device_type == "npu":
         _import_npu()
     if device_type == "cuda" and not (torch.version.cuda or torch.version.hip):
