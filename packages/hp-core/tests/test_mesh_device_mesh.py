@@ -79,6 +79,18 @@ def test_a_flattened_axis_can_be_sliced_by_name_from_the_root() -> None:
         mesh["dpcp"]
 
 
+def test_slicing_by_another_name_of_the_same_axes_gives_that_name() -> None:
+    mesh = plan((4,), ("dp",), rank=2)
+    mesh.flatten("world")
+    assert mesh["world"].mesh_dim_names == ("world",)
+    assert mesh["world"].rank_list == mesh.rank_list
+    assert mesh["dp"] is mesh
+    mesh = plan((2, 2), ("dp", "tp"))
+    batch = mesh["dp"].flatten("batch")
+    assert mesh["dp"]["batch"].mesh_dim_names == ("batch",)
+    assert mesh["dp"]["batch"] == mesh["batch"] == batch
+
+
 def test_a_flattened_name_that_is_taken_raises() -> None:
     mesh = plan((2, 2, 3), ("dp", "cp", "tp"))
     mesh["dp", "cp"].flatten("both")

@@ -150,7 +150,7 @@ class DeviceMesh:
         names = None
         if self._grid.names is not None:
             names = tuple(a if isinstance(a, str) else self._grid.axis_name(a) for a in wanted)
-        if dims == tuple((axis,) for axis in range(self.ndim)):
+        if names == self._grid.names and dims == tuple((axis,) for axis in range(self.ndim)):
             return self
         return self._slice(dims, names)
 
@@ -348,7 +348,7 @@ class DeviceMesh:
         flattened = self._root._flattened
         if not isinstance(axis, str) or axis in (self._grid.names or ()) or axis not in flattened:
             if isinstance(axis, str) and self._grid.names is not None and axis not in self._grid.names:
-                known = [*self._grid.names, *flattened]
+                known = list(dict.fromkeys((*self._grid.names, *flattened)))
                 raise MeshError(
                     f"mesh {self._grid.describe()} has no axis {axis!r}: its axes are "
                     f"{', '.join(map(repr, known))}{did_you_mean(axis, known)}"
