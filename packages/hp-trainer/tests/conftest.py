@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import importlib
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hp_core import plugins
 
 #: A Llama that runs a step in milliseconds; the byte tokenizer has 257 ids.
 TINY_LLAMA: dict[str, Any] = {
@@ -47,3 +53,30 @@ def tiny_run(tmp_path: Path, text_folder: Path, tiny_llama: dict[str, Any]) -> d
         "eval": {"batches": 4},
         "launch": {"timeout_s": 60.0, "threads": 1},
     }
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Install a fake plugin, as pip would, into this process: ``install(name, source of its module)``."""
+    for variable in ("HP_PLUGINS", "HP_PLUGINS_DISABLE", "HP_PLUGINS_STRICT", "HP_PREFER"):
+        monkeypatch.delenv(variable, raising=False)
+    site = tmp_path / "site"
+    monkeypatch.syspath_prepend(str(site))
+    modules = []
+
+    def write(name: str, source: str) -> None:
+        module = name.replace("-", "_")
+        modules.append(module)
+        info = site / f"{module}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[hyper_parallel]\n{module} = {module}\n")
+        (site / f"{module}.py").write_text(textwrap.dedent(source))
+        importlib.invalidate_caches()
+        plugins.reload()
+
+    yield write
+    for module in modules:
+        sys.modules.pop(module, None)
+    monkeypatch.undo()
+    plugins.reload()

@@ -73,8 +73,8 @@ def test_a_killed_rank_leaves_a_failed_run_with_its_report(config_file, tmp_path
     assert "SIGKILL" in err.splitlines()[-1]
     info = json.loads((metrics.parent / "run.json").read_text())
     assert info["status"] == "failed"
-    assert "exit status 137" in info["error"]
-    assert (metrics.parent / "report.html").exists()
+    assert info["error"]["message"].startswith("a rank was killed by SIGKILL (exit status 137)")
+    assert "a rank was killed by SIGKILL" in (metrics.parent / "report.html").read_text(encoding="utf-8")
 
 
 def rank_process(launcher, rank):
@@ -129,6 +129,52 @@ def test_a_device_that_is_not_there_is_one_line(capsys, config_file):
     assert code == 2
     assert len(lines) == 1
     assert "npu" in lines[0]
+
+
+WATCH = """
+    from hp_core.plugins import hookimpl
+    from hp_core.registry import Provide
+
+    class Watch:
+        def on_train_end(self, run):
+            (run.dir / "watched.txt").write_text(f"{run.step} steps")
+
+    class Typo:
+        def on_trian_end(self, run): ...
+
+    @hookimpl
+    def hp_provide():
+        return [
+            Provide("callback", "acme_watch", "acme_watch:Watch"),
+            Provide("callback", "acme_typo", "acme_watch:Typo"),
+        ]
+"""
+
+
+def test_a_callback_of_a_third_party_is_named_on_the_command_line(capsys, config_file, tmp_path, install):
+    install("acme-watch", WATCH)
+    try:
+        code, _ = run_hp(capsys, config_file, "--run.callbacks", "[acme_watch]")
+    finally:
+        comm.shutdown()
+    assert code == 0
+    folder = tmp_path / "runs" / "tiny"
+    assert (folder / "watched.txt").read_text() == "4 steps"
+    assert (folder / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_callback_that_is_not_there_is_one_line_before_the_run_starts(
+    capsys, config_file, tmp_path, install, num_ranks
+):
+    install("acme-watch", WATCH)
+    code, [line] = run_hp(capsys, config_file, "--run.callbacks", "[progress, acme_wach]", "-n", num_ranks)
+    assert code == 2
+    assert line.startswith("error: run.callbacks: no callback is named 'acme_wach'; did you mean 'acme_watch'")
+    code, [line] = run_hp(capsys, config_file, "--run.callbacks", "[acme_typo]", "-n", num_ranks)
+    assert code == 2
+    assert "acme_watch:Typo has none of on_train_begin, " in line
+    assert not (tmp_path / "runs").exists()
 
 
 def test_help_lists_the_keys_and_exits_with_0(capsys):

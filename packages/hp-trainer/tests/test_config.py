@@ -55,6 +55,7 @@ def test_parts_of_the_model_config_can_be_given_one_by_one():
         ([("train.min_lr", "1")], "train.min_lr (1) is larger than train.lr (0.0001)"),
         ([("train.steps", None)], "--train.steps needs a value (integer)"),
         ([("model.config.hidden_size", "64")], "model.config: needs the key 'model_type'"),
+        ([("run.callbacks", "progress")], "run.callbacks: given 'progress', expected list of names"),
         ([("run.deterministic", "perhaps")], "run.deterministic: given 'perhaps', expected true|false"),
     ],
 )
@@ -109,7 +110,7 @@ def test_the_list_of_keys_is_frozen():
         section, _, key = name.partition(".")
         keys.setdefault(section, []).append(key)
     assert {section: " ".join(names) for section, names in keys.items()} == {
-        "run": "name output_dir seed deterministic device",
+        "run": "name output_dir seed deterministic device callbacks",
         "model": "name config tokenizer",
         "data": "path pattern max_bytes seq_len heldout cache_dir",
         "train": "steps micro_batch_size accumulation lr min_lr warmup_steps weight_decay betas eps clip_norm "

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hp_trainer.callbacks import TrainerCallback
+from hp_core.kinds import KIND_TABLE
+from hp_trainer.callbacks import Callback
 from hp_trainer.config import TrainConfig
 from hp_trainer.progress import Progress
 from hp_trainer.progress.lines import coarse, step_line
@@ -86,8 +87,9 @@ def metrics(step: int, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_progress_is_a_callback() -> None:
-    assert isinstance(Progress(), TrainerCallback)
+def test_the_trainer_tells_the_events_that_the_registry_knows() -> None:
+    assert tuple(name for name in vars(Callback) if name.startswith("on_")) == KIND_TABLE["callback"].any_of
+    assert isinstance(Progress(), Callback)
 
 
 def test_in_a_pipe_each_line_is_whole_and_nothing_but_ascii_text() -> None:

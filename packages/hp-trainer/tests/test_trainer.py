@@ -155,7 +155,9 @@ def test_a_gradient_that_is_not_finite_stops_all_ranks_and_names_step_and_rank(t
         assert "step 2: the gradient norm is nan; the loss of rank 1 was nan" in message
     info = json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())
     assert info["status"] == "failed"
-    assert "rank 1" in info["error"]
+    assert (info["error"]["type"], info["error"]["rank"]) == ("TrainingError", 0)
+    assert "the loss of rank 1 was nan" in info["error"]["message"]
+    assert "traceback" not in info["error"]
     assert (tmp_path / "runs" / "tiny" / "report.html").exists()
 
 
@@ -181,7 +183,7 @@ def test_an_interrupted_run_says_so_and_keeps_its_metrics(tiny_run, tmp_path):
     comm.shutdown()
     folder = tmp_path / "runs" / "tiny"
     info = json.loads((folder / "run.json").read_text())
-    assert (info["status"], info["error"]) == ("failed", "interrupted")
+    assert (info["status"], info["error"]) == ("failed", {"message": "interrupted"})
     assert recorder.events[-1] == "KeyboardInterrupt"
     assert len([line for line in (folder / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]) == 2
     assert (folder / "report.html").exists()
@@ -220,8 +222,54 @@ def test_plugins_hear_of_a_fault_and_cannot_hide_it(tiny_run, tmp_path):
         comm.shutdown()
     assert listener.heard == [("ArithmeticError", 0, 2)]
     info = json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())
-    assert info["error"] == "ArithmeticError: first failure"
+    assert info["error"].pop("traceback").endswith("ArithmeticError: first failure")
+    assert info["error"] == {"message": "first failure", "rank": 0, "type": "ArithmeticError"}
+    page = (tmp_path / "runs" / "tiny" / "report.html").read_text(encoding="utf-8")
+    assert "ArithmeticError: first failure" in page
+    assert "in on_step_end" in page
     assert info["environment"]["store"] == "reachable"
+
+
+class Watcher:
+    """A plugin that says on which rank and when each of its hooks was called."""
+
+    def __init__(self):
+        self.calls = []
+
+    @hookimpl
+    def hp_module_transformed(self, module, transform, mesh):
+        self.calls.append((transform, type(module).__name__, mesh.mesh_dim_names))
+
+    @hookimpl
+    def hp_report_lines(self):
+        self.calls.append("report lines")
+        raise OSError("store unreachable")
+
+    def on_train_begin(self, run):
+        self.calls.append("begin")
+
+    def on_train_end(self, run):
+        self.calls.append("end")
+
+
+def _train_watched(config):
+    watcher = Watcher()
+    manager().register(watcher)
+    try:
+        LLMTrainer(config, callbacks=[watcher]).train()
+    finally:
+        manager().unregister(watcher)
+    return watcher.calls
+
+
+def test_plugins_see_the_module_on_all_ranks_and_add_to_the_report_on_rank_0_at_the_end(tiny_run, tmp_path):
+    transformed = ("data_parallel", "LlamaForCausalLM", ("dp",))
+    first, other = ranks(2).run(_train_watched, tiny_run)
+    assert first == [transformed, "begin", "end", "report lines"]
+    assert other == [transformed, "begin", "end"]
+    info = json.loads((tmp_path / "runs" / "tiny" / "run.json").read_text())
+    assert info["status"] == "done"
+    assert "store unreachable" in info["environment"]["hp_report_lines"]
 
 
 class FullDisk(Callback):
@@ -255,7 +303,7 @@ def test_a_run_whose_rank_0_was_killed_is_marked_failed_afterwards(tmp_path):
     assert not mark_failed(tmp_path, "killed")
     (tmp_path / "run.json").write_text('{"status": "running", "name": "x"}')
     assert mark_failed(tmp_path, "killed")
-    assert json.loads((tmp_path / "run.json").read_text())["error"] == "killed"
+    assert json.loads((tmp_path / "run.json").read_text())["error"] == {"message": "killed"}
     assert not mark_failed(tmp_path, "again")
 
 

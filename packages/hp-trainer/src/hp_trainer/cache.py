@@ -15,6 +15,9 @@ from pathlib import Path
 
 from hp_core.errors import HPError
 
+#: The error numbers of a disk without room: it is full, a quota is, or the largest file size is reached.
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 _POLL_S = 0.1
 
 
@@ -103,9 +106,5 @@ def _lock(path: Path, what: str, timeout_s: float) -> Iterator[None]:
 
 
 def _disk_error(error: OSError, folder: Path, what: str) -> CacheError:
-    fix = (
-        "free some space or set data.cache_dir"
-        if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        else "set data.cache_dir"
-    )
+    fix = "free some space or set data.cache_dir" if error.errno in DISK_FULL else "set data.cache_dir"
     return CacheError(f"cannot write {what} to {folder}: {error.strerror or error}; {fix}")

@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a callback of the trainer may implement."""
+"""What a callback of the trainer may implement, and how the named ones are found."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from hp_core.errors import PluginError
+from hp_core.registry import resolve
 
 if TYPE_CHECKING:
+    from hp_trainer.config import TrainConfig
     from hp_trainer.run import Run
 
 
-@runtime_checkable
-class TrainerCallback(Protocol):
-    """Sees a run go by. All methods are called on every rank; ``run.rank`` tells which.
+class Callback:
+    """Sees a run go by; does nothing: override what you need.
 
-    A callback may call collectives only if it does so on all ranks alike. What it raises ends the run.
-    Derive from `Callback` to implement only some methods.
+    All methods are called on every rank; ``run.rank`` tells which. A callback may call collectives only if it does so
+    on all ranks alike. What it raises ends the run. Deriving from this class is not needed: an object with one or more
+    of these methods will do.
     """
 
     def on_train_begin(self, run: Run) -> None:
-        """Be called once, after set-up and the first evaluation's preparation, before any step."""
+        """Be called once, after set-up, before the first evaluation and any step."""
 
     def on_step_end(self, run: Run, step_metrics: Mapping[str, Any]) -> None:
         """See the metrics of a step: the line of ``metrics.jsonl``, equal on all ranks."""
@@ -35,29 +39,34 @@ class TrainerCallback(Protocol):
         """Be called when the run fails or is interrupted; other ranks may be gone, so no collectives here."""
 
 
-class Callback:
-    """A callback that does nothing: override what you need."""
+def make_callbacks(config: TrainConfig) -> list[Any]:
+    """Return the callback that writes the metrics files, and one for each name in ``run.callbacks``.
 
-    def on_train_begin(self, run: Run) -> None:
-        """See `TrainerCallback`."""
+    Raises:
+        PluginError: No plugin offers a name (with near matches), or the one that does is broken.
+    """
+    return [make() for make in _resolve(["metrics", *config.run.callbacks])]
 
-    def on_step_end(self, run: Run, step_metrics: Mapping[str, Any]) -> None:
-        """See `TrainerCallback`."""
 
-    def on_evaluation(self, run: Run, result: Mapping[str, Any]) -> None:
-        """See `TrainerCallback`."""
+def check_callbacks(config: TrainConfig) -> None:
+    """Raise as `make_callbacks` does, without making any."""
+    _resolve(config.run.callbacks)
 
-    def on_train_end(self, run: Run) -> None:
-        """See `TrainerCallback`."""
 
-    def on_exception(self, run: Run, exc: BaseException) -> None:
-        """See `TrainerCallback`."""
+def _resolve(names: Iterable[str]) -> list[Callable[[], Any]]:
+    found: list[Callable[[], Any]] = []
+    for name in dict.fromkeys(names):
+        try:
+            found.append(cast("Callable[[], Any]", resolve("callback", name)))
+        except PluginError as error:
+            raise type(error)(f"run.callbacks: {error}") from error
+    return found
 
 
 class CallbackList:
     """Calls the method of an event on several callbacks, in order, on those that have it."""
 
-    def __init__(self, callbacks: Iterable[Any]) -> None:
+    def __init__(self, callbacks: Iterable[object]) -> None:
         self._callbacks = list(callbacks)
 
     def tell(self, event: str, run: Run, *arguments: Any) -> None:

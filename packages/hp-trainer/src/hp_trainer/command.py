@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -94,19 +95,20 @@ def _main(arguments: list[str]) -> int:
 
 
 def train(config: TrainConfig) -> None:
-    """Train on this rank, with the live table on rank 0."""
-    from hp_trainer.progress import Progress
+    """Train on this rank."""
     from hp_trainer.trainer import LLMTrainer
 
-    LLMTrainer(config, callbacks=[Progress()]).train()
+    LLMTrainer(config).train()
 
 
 def _launch(config: TrainConfig, arguments: list[str]) -> int:
     """Do the set-up that needs no ranks, start them on this host, and see to the run folder if they were killed."""
     from hp_core.launch.engine import launch
     from hp_core.launch.spec import LaunchSpec
+    from hp_trainer.callbacks import check_callbacks
     from hp_trainer.prepare import prepare
 
+    check_callbacks(config)
     prepare(config)
     environment = {} if config.launch.threads is None else {"OMP_NUM_THREADS": str(config.launch.threads)}
     status: int | None = None
@@ -125,11 +127,19 @@ def _complete_run_folder(config: TrainConfig, status: int | None) -> None:
     """Write what rank 0 could not: a rank that is killed, or torn down with the job, leaves its run as `running`."""
     from hp_trainer.run import mark_failed, run_folder
 
-    reason = {None: "the job could not be started", 130: "interrupted"}.get(
-        status, f"a rank failed, exit status {status}"
-    )
     folder = run_folder(config)
-    if mark_failed(folder, reason):
+    if mark_failed(folder, _reason(status)):
         from hp_trainer.report import write_report
 
         write_report(folder)
+
+
+def _reason(status: int | None) -> str:
+    """Return what a job's exit status says: which rank it was, only the launcher's output tells."""
+    if status is None:
+        return "the job could not be started"
+    if status in (128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP):
+        return "interrupted"
+    names = {128 + number: number.name for number in signal.Signals}
+    how = f"was killed by {names[status]}" if status in names else "failed"
+    return f"a rank {how} (exit status {status}); the output of hp train names it"

@@ -9,7 +9,9 @@ import socket
 from typing import Any
 
 import hp_core.comm as comm
+from hp_core.errors import HPError
 from hp_core.plugins import hooks, plugin_infos
+from hp_trainer.run import first_line
 
 _PACKAGES = ("hp-core", "hp-trainer", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
@@ -40,9 +42,15 @@ def hosts() -> list[str]:
 
 def describe_environment() -> dict[str, Any]:
     """Return the part of `run.json` about machines and software. Every rank calls it; gathers the hosts' names."""
-    return {"hosts": hosts(), "versions": versions(), "plugins": plugins(), "environment": plugin_lines()}
+    return {"hosts": hosts(), "versions": versions(), "plugins": plugins()}
 
 
 def plugin_lines() -> dict[str, str]:
-    """Return what plugins have to say about the environment (the hook ``hp_report_lines``)."""
-    return {label: value for lines in hooks().hp_report_lines() for label, value in lines}
+    """Return what plugins have to say about the environment (the hook ``hp_report_lines``). Rank 0, at a run's end.
+
+    A plugin that fails at it gets a line that says so: the run is done, and its report is not lost for that.
+    """
+    try:
+        return {label: value for lines in hooks().hp_report_lines() for label, value in lines}
+    except HPError as error:
+        return {"hp_report_lines": f"failed: {first_line(error)}"}

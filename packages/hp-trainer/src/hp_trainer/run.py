@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import traceback
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from hp_core.errors import ConfigError, HPError
+from hp_trainer.cache import DISK_FULL
 from hp_trainer.config import TrainConfig, dump_yaml
 
 
@@ -67,7 +68,7 @@ class Run:
         """Write the final status, ``done`` or ``failed``, to `run.json` (rank 0)."""
         self.info.update(status=status, ended=now())
         if error is not None:
-            self.info["error"] = describe(error)
+            self.info["error"] = describe(error, self.rank)
         if self.is_main:
             self.save()
 
@@ -123,29 +124,36 @@ def mark_failed(folder: Path, reason: str) -> bool:
     info = json.loads(path.read_text(encoding="utf-8"))
     if info.get("status") != "running":
         return False
-    info.update(status="failed", ended=now(), error=reason)
+    info.update(status="failed", ended=now(), error={"message": reason})
     write_info(folder, info)
     return True
 
 
 def disk_full_error(error: BaseException, folder: Path) -> TrainingError | None:
     """Return the one-line error for a disk that filled up while the run wrote its metrics; None for any other error."""
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if not isinstance(error, OSError) or error.errno not in DISK_FULL:
         return None
     place = error.filename or folder
     return TrainingError(f"cannot write to {place}: {error.strerror}; free some space or set run.output_dir")
 
 
-def describe(error: BaseException) -> str:
-    """Return an exception in one line."""
+def describe(error: BaseException, rank: int) -> dict[str, Any]:
+    """Return what `run.json` and the report say of a failure: ``message``, ``rank``, ``type``, ``traceback``.
+
+    An interruption has a message only; an error for users, whose message says all, has no traceback.
+    """
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    text = str(error).strip().splitlines()
-    return (
-        text[0]
-        if isinstance(error, HPError) and text
-        else f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": ")
-    )
+        return {"message": "interrupted"}
+    entry = {"message": first_line(error), "rank": rank, "type": type(error).__name__}
+    if not isinstance(error, HPError):
+        entry["traceback"] = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    return entry
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its class's name where there is none."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def now() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import hp_core.comm as comm
-from hp_core.platform import get_platform
+from hp_core.platform import get_platform, use_local_device
 from hp_trainer.config import TrainConfig
 from hp_trainer.data import DataError, Sampler, Samples, TokenData
 from hp_trainer.data_parallel import DataParallel
@@ -61,12 +61,8 @@ def pick_device(config: TrainConfig) -> torch.device:
     if kind == "auto":
         found = torch.accelerator.current_accelerator(check_available=True)
         kind = found.type if found is not None and found.type in ("cuda", "npu") else "cpu"  # type: ignore[assignment]
-    handle = get_platform().device(kind)
-    if kind == "cpu":
-        return torch.device("cpu")
-    index = int(os.environ.get("LOCAL_RANK", "0"))
-    handle.use(index)
-    return torch.device(kind, index)
+    index = use_local_device(kind)
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
 
 
 def check_same_text(tokens: TokenData) -> None:

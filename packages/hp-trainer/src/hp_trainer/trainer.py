@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import hp_core.comm as comm
 from hp_core.mesh import init_device_mesh
-from hp_trainer.callbacks import CallbackList, TrainerCallback, tell_plugins
+from hp_core.plugins import hooks
+from hp_trainer.callbacks import CallbackList, make_callbacks, tell_plugins
 from hp_trainer.config import TrainConfig, to_config
 from hp_trainer.run import Run, disk_full_error, run_folder
 
@@ -31,22 +32,23 @@ class LLMTrainer:
 
     Args:
         args: A `TrainConfig`, a mapping of sections, or the path of a YAML file.
-        callbacks: Objects with some of the methods of `hp_trainer.callbacks.TrainerCallback`, called after the built-in
-            ones (metrics files). None is none.
+        callbacks: Objects with one or more of the methods of `hp_trainer.callbacks.Callback`, called after the metrics
+            files and the callbacks that ``run.callbacks`` names.
 
     Raises:
         ConfigError: A key is unknown or a value wrong.
+        PluginError: A callback that ``run.callbacks`` names is not there.
     """
 
     def __init__(
         self,
         args: TrainConfig | Mapping[str, Any] | str | Path | None = None,
-        callbacks: Iterable[TrainerCallback] | None = None,
+        callbacks: Iterable[object] | None = None,
     ) -> None:
         self.config = to_config({} if args is None else args)
         self.run = Run(self.config, run_folder(self.config))
         self.module: torch.nn.Module | None = None
-        self._callbacks = list(callbacks or ())
+        self._callbacks = [*make_callbacks(self.config), *(callbacks or ())]
 
     def train(self) -> dict[str, Any]:
         """Do the run and return what `run.json` holds.
@@ -59,9 +61,7 @@ class LLMTrainer:
             HPError: The configuration, model, data, devices, disk or network are not as they must be.
             KeyboardInterrupt: The run was interrupted.
         """
-        from hp_trainer.metrics import MetricsWriter
-
-        callbacks = CallbackList([MetricsWriter(), *self._callbacks])
+        callbacks = CallbackList(self._callbacks)
         try:
             self._train(callbacks)
         except BaseException as exc:
@@ -115,7 +115,7 @@ class LLMTrainer:
 
         # 4. parallelize
         parallel = DataParallel(self.module, group, op="sum", bucket_bytes=config.parallel.bucket_bytes)
-
+        hooks().hp_module_transformed(module=self.module, transform="data_parallel", mesh=mesh)
         seed_noise(config, run.rank)
 
         # 5. optimizer
@@ -213,8 +213,11 @@ class LLMTrainer:
 
     def _report(self) -> None:
         if self.run.is_main:
+            from hp_trainer.environment import plugin_lines
             from hp_trainer.report import write_report
 
+            self.run.info["environment"] = plugin_lines()
+            self.run.save()
             write_report(self.run.dir)
 
     def _fail(self, exc: BaseException, callbacks: CallbackList) -> None:

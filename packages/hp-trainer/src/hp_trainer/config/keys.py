@@ -84,6 +84,8 @@ def _type_name(annotation: Any) -> str:
             parts.append("|".join(str(value) for value in typing.get_args(choice)))
         elif origin is tuple:
             parts.append(f"list of {len(typing.get_args(choice))} numbers")
+        elif origin is list:
+            parts.append("list of names")
         elif origin is dict:
             parts.append("mapping")
         else:

@@ -53,6 +53,6 @@ def _show(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):
+    if isinstance(value, (list, tuple)):
         return f"[{', '.join(_show(item) for item in value)}]"
     return str(value)

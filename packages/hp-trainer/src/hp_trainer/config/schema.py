@@ -29,6 +29,9 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda", "npu"] = Field(
         default="auto", description="device type; auto takes an accelerator if any"
     )
+    callbacks: list[str] = Field(
+        default=["progress"], description="names of callbacks that plugins offer, in order; progress is the live table"
+    )
 
 
 class ModelConfig(Section):

@@ -14,6 +14,7 @@ from hp_trainer.models import smollm2
 from hp_trainer.models.bytes_tokenizer import VOCAB_SIZE, bytes_tokenizer
 from hp_trainer.models.smollm2 import ModelError
 from hp_trainer.quiet import quiet_transformers
+from hp_trainer.run import first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -92,7 +93,7 @@ def build_model(config: TrainConfig, folder: Path | None, vocab_size: int) -> Mo
                 # A key that the weights lack would be initialised at random, which no one asked for: it raises.
                 module, info = auto_model.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
             except (OSError, ValueError, RuntimeError) as error:
-                raise ModelError(f"model.name: folder {folder} cannot be loaded: {_first_line(error)}") from error
+                raise ModelError(f"model.name: folder {folder} cannot be loaded: {first_line(error)}") from error
             if info["missing_keys"]:
                 names = sorted(info["missing_keys"])
                 raise ModelError(
@@ -137,11 +138,11 @@ def _random_model(settings: dict[str, Any], vocab_size: int) -> Any:
         auto_model: Any = AutoModelForCausalLM  # untyped
         return auto_model.from_config(hf_config, dtype=torch.float32)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        raise ModelError(f"model.config: {model_type} cannot be built: {_first_line(error)}") from error
+        raise ModelError(f"model.config: {model_type} cannot be built: {first_line(error)}") from error
     except Exception as error:
         # huggingface_hub has its own hierarchy of validation errors, under none of the built-in ones.
         if type(error).__module__.startswith("huggingface_hub"):
-            raise ModelError(f"model.config: {model_type} cannot be built: {_first_line(error)}") from error
+            raise ModelError(f"model.config: {model_type} cannot be built: {first_line(error)}") from error
         raise
 
 
@@ -151,17 +152,16 @@ def load_tokenizer(config: TrainConfig, folder: Path | None) -> Any:
     Raises:
         ModelError: The folder has no tokenizer, or transformers cannot read it.
     """
-    chosen = config.model.tokenizer
-    if chosen == "bytes" or (chosen is None and folder is None):
-        return bytes_tokenizer()
     source = tokenizer_folder(config, folder)
+    if source is None:
+        return bytes_tokenizer()
     from transformers import AutoTokenizer
 
     with quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(source)
         except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"the tokenizer in {source} cannot be loaded: {_first_line(error)}") from error
+            raise ModelError(f"the tokenizer in {source} cannot be loaded: {first_line(error)}") from error
     if tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer in {source} has no end-of-text token, which separates the documents")
     return tokenizer
@@ -180,8 +180,3 @@ def tokenizer_folder(config: TrainConfig, folder: Path | None) -> Path | None:
             f"({VOCAB_SIZE} ids)"
         )
     return source
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
