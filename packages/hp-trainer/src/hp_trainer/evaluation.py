@@ -41,10 +41,11 @@ def evaluate(
         with torch.inference_mode():
             for indices in batches[group.rank :: group.size]:
                 batch = samples.batch(indices).to(device)
-                totals[0] += summed_loss(module, batch, config.train.precision).double().cpu()
+                totals[0] += float(summed_loss(module, batch, config.train.precision))
                 totals[1] += batch.num_targets
     finally:
         module.train(was_training)
-    total, count = comm.all_reduce(totals.to(device), "sum", group).tolist()
+    # On the CPU everywhere: not every accelerator has float64.
+    total, count = comm.all_reduce(totals, "sum", group).tolist()
     loss = total / count
     return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "num_tokens": int(count)}

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hp_core.comm as comm
+from hp_core.platform import get_platform
 from hp_trainer.config import TrainConfig
 from hp_trainer.data import Sampler, Samples
 from hp_trainer.data_parallel import DataParallel
 from hp_trainer.loss import summed_loss
-from hp_trainer.memory import used_bytes
 from hp_trainer.optimizer import clip_gradients, learning_rate, set_learning_rate
 from hp_trainer.phases import PHASES, PhaseTimer
 from hp_trainer.run import TrainingError
@@ -99,29 +99,28 @@ class TrainStep:
             count = torch.tensor([num_targets], dtype=torch.int64, device=self.device)
             pending = comm.all_reduce(count, "sum", group, async_op=True)
         total_targets = 0
-        summed = torch.zeros((), dtype=torch.float64, device=self.device)
+        losses = []
         for number, batch in enumerate(batches):
             with timer.phase("forward"):
                 loss = summed_loss(module, batch, self.config.train.precision)
-                summed += loss.detach().double()
+                losses.append(loss.detach())
             if number == 0:
                 with timer.phase("communication"):
                     total_targets = int(pending.wait().item())
             last = number == len(batches) - 1
             with timer.phase("backward"), contextlib.nullcontext() if last else self.parallel.no_sync():
                 (loss / total_targets).backward()  # type: ignore[no-untyped-call]
-        return float(summed), num_targets, total_targets
+        # Read only now: each reading waits for the device.
+        return sum(map(float, losses)), num_targets, total_targets
 
     def _gather(self, loss: float, num_targets: int) -> list[Mapping[str, float]]:
         """Return each rank's loss, targets, memory and phase times. One all-gather, which is in none of the phases."""
         phases = self.timer.take()
         names = ("loss", "targets", "memory", *PHASES)
-        mine = [loss, float(num_targets), float(used_bytes(self.device)), *(phases[name] for name in PHASES)]
-        # float64 holds byte counts exactly; not every accelerator has it, so they travel over the CPU as objects there.
-        if self.device.type == "cpu":
-            table = comm.all_gather(torch.tensor([mine], dtype=torch.float64), self.parallel.group).tolist()
-        else:
-            table = comm.all_gather_object(mine, self.parallel.group)
+        memory = get_platform().device(self.device.type).memory()
+        mine = [loss, float(num_targets), float(memory.peak_bytes), *(phases[name] for name in PHASES)]
+        # float64 holds byte counts exactly; not every accelerator has it, so it is a CPU tensor everywhere.
+        table = comm.all_gather(torch.tensor([mine], dtype=torch.float64), self.parallel.group).tolist()
         return [dict(zip(names, row, strict=True)) for row in table]
 
 
