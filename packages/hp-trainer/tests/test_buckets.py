@@ -32,13 +32,13 @@ def test_the_flags_travel_once_and_last(sizes, bucket_bytes, alone_bytes):
 
 
 def test_messages_follow_the_backward_and_a_buffer_waits_for_its_last_member():
-    plan = plan_buckets([900, 10, 800, 10, 700, 10], ["fp32"] * 6, bucket_bytes=20, alone_bytes=500, with_flags=False)
+    plan = plan_buckets([900, 10, 800, 10, 700, 10], ["fp32"] * 6, bucket_bytes=20, alone_bytes=500)
     assert plan == [
         Bucket((4,), joined=False),
         Bucket((5, 3), joined=True),
         Bucket((2,), joined=False),
-        Bucket((1,), joined=True),
         Bucket((0,), joined=False),
+        Bucket((1,), joined=True, flags=True),
     ]
 
 

@@ -32,17 +32,14 @@ class Bucket:
     flags: bool = False
 
 
-def plan_buckets(
-    sizes: Sequence[int], kinds: Sequence[str], *, bucket_bytes: int, alone_bytes: int, with_flags: bool = True
-) -> list[Bucket]:
-    """Return the messages in the order in which they are sent.
+def plan_buckets(sizes: Sequence[int], kinds: Sequence[str], *, bucket_bytes: int, alone_bytes: int) -> list[Bucket]:
+    """Return the messages in the order in which they are sent; the last one carries the used-flags.
 
     Args:
         sizes: Bytes of each parameter's gradient, in order of registration.
         kinds: What must be equal within a buffer (dtype and device), one per parameter.
         bucket_bytes: A joined bucket is closed when it has this many bytes.
         alone_bytes: Gradients of this many bytes or more are reduced in place.
-        with_flags: Whether the last bucket carries the used-flags.
     """
     # (position of the member that is ready last, bucket); positions count in the order of the backward pass
     placed: list[tuple[int, tuple[int, ...], bool]] = []
@@ -63,8 +60,6 @@ def plan_buckets(
     placed.extend((position[members[-1]], tuple(members), True) for members, _ in open_buckets.values())
     placed.sort()
     buckets = [Bucket(members, joined) for _, members, joined in placed]
-    if not with_flags:
-        return buckets
     last = next((bucket for bucket in reversed(buckets) if bucket.joined), None)
     if last is None:
         return [*buckets, Bucket((), joined=True, flags=True)]

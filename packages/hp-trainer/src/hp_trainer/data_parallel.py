@@ -81,7 +81,6 @@ class DataParallel:
         self._views: dict[int, torch.Tensor] = {}
         self._flags = torch.empty(0)
         self._bucket_of: list[int] = [0] * len(named)
-        self._handles: list[Any] = []
         self._communicates = self.group.size > 1 and bool(named)
         if self._communicates:
             self._make_buckets(bucket_bytes, alone_bytes)
@@ -122,12 +121,6 @@ class DataParallel:
         self._start_round()
         self.exposed_wait_s = time.perf_counter() - start
 
-    def remove(self) -> None:
-        """Take the hooks off the parameters again; gradients are local from then on."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
     def _make_buckets(self, bucket_bytes: int, alone_bytes: int) -> None:
         parameters = self._parameters
         sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
@@ -139,7 +132,7 @@ class DataParallel:
             if bucket.joined:
                 self._make_buffer(number, bucket)
         for index, parameter in enumerate(parameters):
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook_of(index)))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(self._hook_of(index))  # type: ignore[no-untyped-call]
 
     def _make_buffer(self, number: int, bucket: Bucket) -> None:
         like = self._parameters[bucket.members[0] if bucket.members else 0]
@@ -179,7 +172,8 @@ class DataParallel:
         assert gradient is not None
         if gradient.layout is not torch.strided:
             raise CommError(
-                f"the gradient of {self._names[index]!r} is {gradient.layout}; data parallelism needs dense gradients"
+                f"the gradient of {self._names[index]!r} is {gradient.layout}; data parallelism needs dense "
+                "gradients: make the embedding with sparse=False"
             )
         self._arrived[index] = True
         view = self._views.get(index)

@@ -78,7 +78,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f" line {where.line + 1}" if where is not None else ""
-        raise ConfigError(f"configuration file {path}{line} is no YAML: {getattr(error, 'problem', error)}") from None
+        raise ConfigError(
+            f"configuration file {path}{line} is no YAML: {getattr(error, 'problem', error)}; mend that line, for "
+            "example (train: {steps: 3})"
+        ) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -97,21 +100,26 @@ def _find_key(name: str) -> Key:
 
 
 def _unknown_key(name: str) -> ConfigError:
+    """Return the error with the keys of the same last part, then the alike."""
     keys = list(all_keys())
-    hint = did_you_mean(name, keys)
-    last = name.rsplit(".", 1)[-1]
-    same_name = [key for key in keys if key.rsplit(".", 1)[-1] == last]
-    if same_name:
-        hint = f"; did you mean {' or '.join(map(repr, same_name))}?"
-    elif not hint:
-        leaves = {key.rsplit(".", 1)[-1]: key for key in keys}
-        near = [leaves[leaf] for leaf in difflib.get_close_matches(last, leaves, n=3, cutoff=0.7)]
-        hint = (
-            f"; did you mean {' or '.join(map(repr, near))}?"
-            if near
-            else f"; the sections are {', '.join(section_names())} (hp train --help lists all keys)"
-        )
+    last = _last_part(name)
+    near = difflib.get_close_matches(last, {_last_part(key) for key in keys}, n=3, cutoff=0.7)
+    hint = (
+        _meant([key for key in keys if _last_part(key) == last])
+        or did_you_mean(name, keys)
+        or _meant([key for part in near for key in keys if _last_part(key) == part])
+        or f"; the sections are {', '.join(section_names())} (hp train --help lists all keys)"
+    )
     return ConfigError(f"unknown key {name!r}{hint}")
+
+
+def _last_part(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+def _meant(keys: list[str]) -> str:
+    # As `did_you_mean`, of keys that are found by their last part: it compares whole names only.
+    return f"; did you mean {' or '.join(map(repr, keys))}?" if keys else ""
 
 
 def _parse_option(key: Key, name: str, text: str | None) -> Any:

@@ -45,7 +45,10 @@ class Sampler:
         return [self._at(place) for place in range(first, first + self.micro_batch_size)]
 
     def state_dict(self) -> dict[str, int]:
-        """Return what `load_state_dict` needs to go on from here, on any number of ranks."""
+        """Return the position in the data, with which `load_state_dict` goes on from here on any number of ranks.
+
+        This is what a checkpoint will keep of the data; no run writes checkpoints yet.
+        """
         return {"position": self.position, "seed": self.seed, "num_samples": self.num_samples}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
