@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The callback that shows how a run goes.
 
-[Note: Pauses between lines] A rank started by the launcher writes into a pipe, so plain lines are what a person sees in
-``hp train -n 2``; each is whole: step, loss, speed, memory, time left. They come once a second at first, and then each
-time the run has grown by a hundredth, at most ``MAX_PAUSE_S`` apart: live to a reader, short in the log of a long run,
-and no need to know which of the two is at the other end of the pipe.
+`hp train` leaves the terminal to rank 0, which draws a panel there. Under ``hp run`` a rank writes into a pipe, and the
+output may be a file: then plain lines are written.
+
+[Note: Pauses between lines] Each line is whole: step, loss, speed, memory, time left. They come once a second at first,
+and then each time the run has grown by a hundredth, at most ``MAX_PAUSE_S`` apart: live to a reader, short in the log
+of a long run, and no need to know which of the two is at the other end of the pipe.
 """
 
 from __future__ import annotations
