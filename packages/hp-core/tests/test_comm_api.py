@@ -351,6 +351,24 @@ def test_uneven_gathers_do_not_depend_on_how_uneven_they_are():
     ranks(2, env={"HP_COMM": "c10d"}).run(check)
 
 
+def test_a_single_element_with_another_stride_travels_as_bytes_too():
+    def check():
+        import torch
+
+        import hp_core.comm as comm
+
+        rank = comm.rank()
+        mine = torch.tensor([rank + 1, -1], dtype=torch.int16)[::2]
+        got = torch.zeros(2, dtype=torch.int16)[::2]
+        assert mine.stride() == got.stride() == (2,)
+        comm.batch_p2p([comm.P2P("send", mine, 1 - rank), comm.P2P("recv", got, 1 - rank)])
+        assert got.tolist() == [2 - rank]
+        assert comm.all_gather(mine).tolist() == [1, 2]
+        assert comm.broadcast(mine, src=1).tolist() == [2]
+
+    ranks(2, env={"HP_COMM": "c10d"}).run(check)
+
+
 def test_communication_comes_up_again_and_again():
     def check():
         import torch

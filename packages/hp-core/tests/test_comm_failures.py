@@ -28,6 +28,29 @@ def test_a_rank_that_does_not_come_is_named_with_the_call_and_where_it_is(play):
         assert 2 <= answer.after_s < 12
 
 
+def test_a_wait_that_expires_says_its_own_limit_and_takes_communication_down(play):
+    first, second = play(
+        2,
+        """
+        if rank == 1:
+            time.sleep(2)
+            comm.barrier()
+        work = comm.all_reduce(x, async_op=True)
+        time.sleep(0.5)
+        try:
+            work.wait(timeout_s=0.25)
+        except HPError as exc:
+            assert "(wait(timeout_s=0.25)); rank 1 never came" in str(exc), exc
+        work.wait()
+        """,
+    )
+    assert (
+        "all_reduce #3 on group world (shape (4, 3), float32, 48 bytes, sum) failed at an earlier wait()" in first.text
+    )
+    assert "rank 0 failed: all_reduce #3 on group world" in second.text
+    assert "(wait(timeout_s=0.25))" in second.text
+
+
 def test_a_stopped_rank_is_named_as_stopped(play):
     answer = play(
         2,

@@ -14,7 +14,6 @@ from hp_core.testing import comm_suite as suite_module
 from hp_core.testing.comm_programs import DTYPES, KINDS, make_program
 from hp_core.testing.comm_suite import CommSuite, Runner, run_program
 
-
 #: How many times as many programs as a run of every day has.
 TIMES = int(os.environ.get("HP_TEST_PROGRAMS", "1"))
 

@@ -65,6 +65,8 @@ class Handle(Protocol):
     def wait(self, timeout_s: float) -> bool:
         """Block up to ``timeout_s``; True when it is complete, False when it is still under way.
 
+        A collective of an accelerator may return True at once, when the current stream is ordered behind it.
+
         Raises:
             Exception: any, when the collective failed.
         """

@@ -257,8 +257,8 @@ class C10dChannel:
             keep.append(wire)
             if op.tensor.is_cpu:
                 works.append(work)
-        works += [backend._end_coalescing() for backend in grouped]
-        return Batch(works, finish, keep, bool(grouped), timeout_s) if works else Done()
+        queued = [backend._end_coalescing() for backend in grouped]
+        return Batch(works, queued, finish, keep, timeout_s) if works or queued else Done()
 
     def barrier(self, timeout_s: float) -> Collective:
         """Meet on the host."""
@@ -308,7 +308,10 @@ class C10dChannel:
 
 def _wire(tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` (contiguous) as something that every library can move: itself, or its bytes."""
-    return tensor if tensor.dtype in _MOVABLE else tensor.view(-1).view(torch.uint8)
+    if tensor.dtype in _MOVABLE:
+        return tensor
+    # A single element is contiguous with any stride, but only with stride 1 can it be seen as bytes.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _copy_own(ops: Sequence[P2P]) -> None:

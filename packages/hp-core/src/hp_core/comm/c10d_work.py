@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of what is under way in torch.distributed."""
+"""Handles of what is under way in torch.distributed.
+
+[Note: Waiting on an accelerator] ``Work.wait()`` of NCCL and HCCL orders the current stream behind the collective and
+returns at once; ``Work.wait(timeout)`` would block the host until the device is done. So no time is given there, and
+none is kept here: the time limit in the options of the collective is the library's to keep, by its own watchdog.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,23 @@ from typing import Any
 
 
 class Collective:
-    """One collective; ``keep`` is whatever must stay alive until it is complete."""
+    """One collective.
 
-    __slots__ = ("_finish", "_keep", "_result", "_work")
+    Args:
+        work: torch.distributed's work.
+        result: The result, a tensor on the device that the collective runs on; None for one that runs on the host.
+        finish: What is left to do after completion; see :meth:`then`.
+        keep: Whatever must stay alive until it is complete.
+    """
+
+    __slots__ = ("_finish", "_keep", "_on_host", "_result", "_work")
 
     def __init__(self, work: Any, result: Any, finish: Callable[[], Any] | None = None, keep: Any = None) -> None:
         self._work = work
         self._result = result
         self._finish = finish
         self._keep = keep
+        self._on_host = result is None or result.is_cpu
 
     def then(self, finish: Callable[[], Any]) -> Collective:
         """Set what is left to do after completion; its value becomes the result."""
@@ -30,9 +43,14 @@ class Collective:
     def wait(self, timeout_s: float) -> bool:
         """Block up to ``timeout_s``; False when the collective is still under way.
 
+        On an accelerator it neither blocks nor looks at ``timeout_s``: see [Note: Waiting on an accelerator].
+
         Raises:
             RuntimeError: torch.distributed's, when it failed.
         """
+        if not self._on_host:
+            self._work.wait()
+            return True
         try:
             self._work.wait(timedelta(seconds=timeout_s))
         except RuntimeError:
@@ -64,27 +82,27 @@ class Batch:
     needs a thread that waits.
 
     Args:
-        works: torch.distributed's works.
+        works: gloo's works.
+        queued: An accelerator's works; see [Note: Waiting on an accelerator].
         finish: What is left to do afterwards.
         keep: Tensors that must stay alive until then.
-        askable: The works know whether they are complete (not gloo's).
-        timeout_s: How long the batch may take.
+        timeout_s: How long gloo's part may take.
     """
 
-    __slots__ = ("_askable", "_end", "_error", "_finish", "_keep", "_thread", "_works")
+    __slots__ = ("_end", "_error", "_finish", "_keep", "_queued", "_thread", "_works")
 
     def __init__(
         self,
         works: Sequence[Any],
+        queued: Sequence[Any],
         finish: Sequence[Callable[[], Any]],
         keep: Sequence[Any],
-        askable: bool,
         timeout_s: float,
     ) -> None:
         self._works = list(works)
+        self._queued = queued
         self._finish = finish
         self._keep = keep
-        self._askable = askable
         self._end = time.monotonic() + timeout_s
         self._thread: threading.Thread | None = None
         self._error: RuntimeError | None = None
@@ -95,6 +113,8 @@ class Batch:
         Raises:
             RuntimeError: torch.distributed's, when one failed.
         """
+        for work in self._queued:
+            work.wait()
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._error is not None:
@@ -115,12 +135,12 @@ class Batch:
 
     def is_done(self) -> bool:
         """Return whether nothing is left to wait for, or one has failed."""
-        if self._askable:
-            return all(work.is_completed() for work in self._works)
-        if self._thread is None:
+        if not all(work.is_completed() for work in self._queued):
+            return False
+        if self._thread is None and self._works:
             self._thread = threading.Thread(target=self._wait_aside, name="hp-comm-p2p", daemon=True)
             self._thread.start()
-        return not self._thread.is_alive()
+        return self._thread is None or not self._thread.is_alive()
 
     def _wait_aside(self) -> None:
         try:

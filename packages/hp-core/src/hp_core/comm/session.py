@@ -182,8 +182,13 @@ class Session:
         if self._hooks:
             hooks().hp_after_collective(kind=call.kind, group=call.group, nbytes=call.nbytes)
 
-    def fail(self, call: Call, exc: Exception) -> NoReturn:
+    def fail(self, call: Call, exc: Exception, wait_s: float | None = None) -> NoReturn:
         """Find out what the other ranks are doing, take this rank's channels down, and raise.
+
+        Args:
+            call: What failed.
+            exc: How.
+            wait_s: The limit of the ``wait()`` that failed, where it had one of its own.
 
         Raises:
             CommTimeoutError: ``exc`` is a TimeoutError.
@@ -192,7 +197,8 @@ class Session:
         rank = self.launch.rank
         after = f"after {time.monotonic() - call.started:.1f} s"
         timed_out = isinstance(exc, TimeoutError)
-        report = f"{call} not complete {after} (timeout {call.timeout_s:g} s)"
+        limit = f"timeout {call.timeout_s:g} s" if wait_s is None else f"wait(timeout_s={wait_s:g})"
+        report = f"{call} not complete {after} ({limit})"
         if not timed_out:
             report = f"{call} failed {after}: {_first_line(exc)}"
         fault = self._failure

@@ -147,8 +147,11 @@ class Work:
     """A collective under way. ``wait()`` completes it on this rank and returns its result.
 
     Whatever the collective reads or writes is kept alive until then; what is left to do (casting back, copying into a
-    strided tensor) happens in ``wait()``. On an accelerator ``wait()`` orders the current stream behind the collective
-    and does not block the host.
+    strided tensor) happens in ``wait()``.
+
+    On an accelerator ``wait()`` orders the current stream behind the collective and does not block the host: "complete"
+    then means that whatever the program puts on that stream afterwards sees the result. Time limits are there the
+    library's (NCCL, HCCL), which ends the process when the device does not complete the collective in time.
     """
 
     __slots__ = ("_call", "_done", "_handle", "_result")
@@ -164,6 +167,9 @@ class Work:
 
         Args:
             timeout_s: Seconds from now; by default what is left of the timeout that the collective was called with.
+                A wait that expires is a failure of the job like any other: communication is taken down on every
+                rank, and another ``wait()`` cannot succeed (``is_done()`` asks without that). On an accelerator it
+                has no effect.
 
         Raises:
             CommTimeoutError: it did not complete in time; the message says what each other rank is doing.
@@ -183,7 +189,7 @@ class Work:
                 self._result = handle.finish()
             except Exception as exc:
                 self._handle = None
-                session.fail(call, exc)
+                session.fail(call, exc, timeout_s)
             finally:
                 session.waiting = None
             self._done = True
