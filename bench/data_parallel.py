@@ -12,8 +12,10 @@ same step without communication.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,50 +41,26 @@ def main() -> int:
         rank(rounds, options.full)
         return 0
 
-    from hp_core.launch.ports import free_port
+    from hp_core.launch.engine import launch
+    from hp_core.launch.spec import LaunchSpec
     from hp_trainer.config import TrainConfig
     from hp_trainer.models import model_folder
 
     folder = model_folder(TrainConfig(), leader=True)
-    results = run_ranks(["--rounds", str(rounds), *(["--full"] if options.full else [])], folder, free_port())
-    return 0 if report(results, options.json) else 1
-
-
-def run_ranks(arguments: list[str], folder: Path, port: int) -> list[Row]:
-    """Start this file once a rank, wait, and return the rows that rank 0 wrote."""
-    import json
-    import subprocess
-    import tempfile
-
+    arguments = ["--rounds", str(rounds), *(["--full"] if options.full else [])]
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "rows.json"
-        common = {
-            **os.environ,
-            "OMP_NUM_THREADS": str(max(len(os.sched_getaffinity(0)) // NUM_RANKS, 1)),
-            "WORLD_SIZE": str(NUM_RANKS),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "HP_BENCH_MODEL": str(folder),
-            "HP_BENCH_RESULT": str(result),
-        }
-        command = [sys.executable, __file__, *arguments]
-        processes = [
-            subprocess.Popen(command, env={**common, "RANK": str(index), "LOCAL_RANK": str(index)})
-            for index in range(NUM_RANKS)
-        ]
-        try:
-            codes = [process.wait() for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        if any(codes):
-            sys.exit(f"ranks ended with {codes}")
-        return [Row(**row) for row in json.loads(result.read_text())]
+        threads = max(len(os.sched_getaffinity(0)) // NUM_RANKS, 1)
+        env = {"HP_BENCH_MODEL": str(folder), "HP_BENCH_RESULT": str(result), "OMP_NUM_THREADS": str(threads)}
+        status = launch(LaunchSpec(__file__, arguments, num_ranks=NUM_RANKS, env=env))
+        if status:
+            return status
+        rows = [Row(**row) for row in json.loads(result.read_text())]
+    return 0 if report(rows, options.json) else 1
 
 
 def rank(rounds: int, full: bool) -> None:
     """Measure on this rank; rank 0 writes the rows."""
-    import json
     from dataclasses import asdict
 
     import torch
