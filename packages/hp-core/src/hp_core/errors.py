@@ -32,7 +32,14 @@ class MeshError(HPError, ValueError):
 
 
 class CommError(HPError, RuntimeError):
-    """A collective failed on this rank."""
+    """A collective failed on this rank, or communication could not be brought up.
+
+    Attributes:
+        at_start: Whether it was not brought up: the environment, the port or a missing rank is at fault, and the
+            message says all that there is to know.
+    """
+
+    at_start: bool = False
 
 
 class CommTimeoutError(CommError, TimeoutError):

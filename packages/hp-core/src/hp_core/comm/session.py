@@ -307,6 +307,17 @@ def init_backend(
     if _current is not None:
         _check_same(_current, device_type, backend, world_size)
         return _current.world
+    try:
+        _current = _bring_up(device_type, backend, timeout_s, rank, world_size)
+    except CommError as exc:
+        exc.at_start = True
+        raise
+    return _current.world
+
+
+def _bring_up(
+    device_type: str, backend: str | None, timeout_s: float, rank: int | None, world_size: int | None
+) -> Session:
     if not timeout_s > 0:
         raise CommError(f"timeout_s must be positive, not {timeout_s}")
     wanted = backend or os.environ.get("HP_COMM") or None
@@ -317,8 +328,7 @@ def init_backend(
             use_local_device(device_type)
         else:  # who starts ranks without numbering those of a host chooses their devices, too
             get_platform().device(device_type)  # raises where there is none
-    _current = Session(launch, boot, group_backends(boot, wanted))
-    return _current.world
+    return Session(launch, boot, group_backends(boot, wanted))
 
 
 def _check_same(session: Session, device_type: str, backend: str | None, world_size: int | None) -> None:

@@ -90,7 +90,8 @@ def from_exception(rank: int, error: BaseException, *, own_files: Collection[str
         error: the exception.
         own_files: files of ours whose frames are left out of the traceback where it begins with them.
     """
-    expected = isinstance(error, HPError) and not isinstance(error, CommError)
+    # Where a collective failed is worth a traceback: the message says which one, not from where it was called.
+    expected = error.at_start if isinstance(error, CommError) else isinstance(error, HPError)
     text = str(error) if expected else traceback.format_exception_only(error)[-1]
     return Failure(
         rank=rank,
