@@ -217,6 +217,32 @@ def test_two_hosts_meet_at_an_endpoint(tmp_path):
     assert lines == [f"[rank {rank}] {rank} 4 {rank // 2}" for rank in range(4)]
 
 
+def test_hosts_of_a_static_rendezvous_have_the_numbers_that_they_are_given(tmp_path):
+    source = "import os; print(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'GROUP_RANK')))"
+    script = write(tmp_path / "job.py", source)
+    where = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-backend", "static"]
+    hosts = [
+        subprocess.Popen(
+            [*HP, *where, "--node-rank", node, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for node in ("1", "0")
+    ]
+    said = [host.communicate(timeout=120) for host in hosts]
+    assert [out for out, _ in said] == ["[rank 1] 1 2 1\n", "[rank 0] 0 2 0\n"], said
+
+
+def test_settings_of_the_rendezvous_reach_it(tmp_path):
+    script = write(tmp_path / "job.py", "print('started')")
+    where = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-conf", "join_timeout=2"]
+    begin = time.monotonic()
+    job = subprocess.run([*HP, *where, script], capture_output=True, text=True, timeout=120)
+    assert time.monotonic() - begin < 60  # ten minutes, if it did not
+    assert job.returncode != 0
+    assert job.stdout == ""
+    assert "error: the ranks did not meet" in job.stderr.splitlines()[-1]
+    assert "Traceback" not in job.stderr
+
+
 @pytest.mark.parametrize(
     ("number", "returncode", "said"),
     [
@@ -272,6 +298,12 @@ def test_ctrl_c_before_the_ranks_start_shows_no_traceback(tmp_path):
         (["-m", "no_such_module_at_all.x"], "no module named 'no_such_module_at_all'"),
         (["--master-port", "{busy}", "{script}"], "--master-port {busy} is in use: give another"),
         (["--master-port", "70000", "{script}"], "a port is a number from 1 to 65535"),
+        (["--rdzv-conf", "join_timeout", "{script}"], "--rdzv-conf join_timeout: give NAME=VALUE"),
+        (["--node-rank", "1", "{script}"], "--node-rank 1 is for --rdzv-backend static with an --rdzv-endpoint"),
+        (
+            ["--nnodes", "2", "--rdzv-endpoint", "h:1", "--rdzv-backend", "static", "{script}"],
+            "--rdzv-backend static needs --node-rank, another on each host, from 0 to 1",
+        ),
         (["--nnodes", "two", "{script}"], "--nnodes two: give a number of hosts"),
         (["--nnodes", "2", "{script}"], "--nnodes 2 needs --rdzv-endpoint HOST:PORT"),
         (["--master-port", "9", "--rdzv-endpoint", "host:9", "{script}"], "--master-port is for jobs on one host"),

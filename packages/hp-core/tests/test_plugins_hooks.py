@@ -31,7 +31,7 @@ def test_has_hook_tells_whether_anybody_listens(install: Install) -> None:
     install("listener", "@hookimpl\ndef hp_before_collective(kind): ...")
     assert plugins.has_hook("hp_before_collective")
     assert not plugins.has_hook("hp_after_collective")
-    with pytest.raises(PluginError, match=r"no hook is named 'hp_before_colective'"):
+    with pytest.raises(PluginError, match=r"'hp_before_colective'; did you mean 'hp_before_collective'"):
         plugins.has_hook("hp_before_colective")
 
 

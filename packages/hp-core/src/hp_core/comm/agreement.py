@@ -19,10 +19,10 @@ def check_agreement(call: Call) -> None:
     """Raise on every member unless all members make the same call.
 
     Raises:
-        CommError: kind, operation, root, dtype or shapes differ between members.
+        CommError: kind, operation, source, dtype or shapes differ between members.
     """
     group = call.group
-    mine = json.dumps([call.kind, call.seq, call.root, _tensor(call), call.sizes, str(call)])
+    mine = json.dumps([call.kind, call.seq, call.detail, _tensor(call), call.sizes, str(call)])
     theirs = [json.loads(part) for part in group.channel.all_gather_bytes(mine.encode(), call.timeout_s)]
     for what, index in (("call", 0), ("number of calls before", 1), ("operation or root", 2), ("tensor", 3)):
         if any(one[index] != theirs[0][index] for one in theirs):

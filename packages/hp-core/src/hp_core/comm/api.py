@@ -105,7 +105,7 @@ def all_gather(
                 f"has {shape[0]} rows (shape {shape}); sizes lists dim 0 of each rank's tensor"
             )
         total = sum(sizes)
-        if total == sizes[0] * group.size and min(sizes) == max(sizes):
+        if min(sizes) == max(sizes):
             sizes = None
     if out is not None:
         check_out("all_gather", out, tensor, (total, *shape[1:]))

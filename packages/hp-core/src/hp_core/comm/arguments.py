@@ -33,7 +33,7 @@ def check_sum(kind: str, name: str, sizes: Sequence[int], shape: tuple[int, ...]
     if sum(sizes) != shape[0]:
         raise CommError(
             f"{kind} on group {group.name}: {name} = {list(sizes)} adds up to {sum(sizes)}, but the tensor has "
-            f"{shape[0]} rows (shape {shape})"
+            f"{shape[0]} rows (shape {shape}); give the number of rows of each rank's piece, {shape[0]} in all"
         )
 
 

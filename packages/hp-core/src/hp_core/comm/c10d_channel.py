@@ -93,16 +93,14 @@ class C10dChannel:
 
     def _plan(self, dtype: torch.dtype, op: str, device_type: str) -> tuple[torch.dtype | None, Any]:
         """Return (dtype to reduce in or None, the library's operation)."""
+        wide, native = None, _NATIVE[op]
         if dtype is torch.bool:
-            plan = (torch.uint8, _BOOL[op])
+            wide, native = torch.uint8, _BOOL[op]
         elif dtype is torch.int16:
-            plan = (torch.int32, _NATIVE[op])
+            wide = torch.int32
         elif dtype.itemsize == 2 and device_type == "cpu" and op in ("sum", "avg", "product"):
-            plan = (torch.float32, _NATIVE[op])
-        else:
-            self._plans[dtype, op, device_type] = (None, _NATIVE[op])
-            return None, _NATIVE[op]
-        self._plans[dtype, op, device_type] = plan
+            wide = torch.float32
+        plan = self._plans[dtype, op, device_type] = wide, native
         return plan
 
     def all_reduce(self, tensor: torch.Tensor, op: str, timeout_s: float) -> Collective | Done:
@@ -113,7 +111,7 @@ class C10dChannel:
         dtype = tensor.dtype
         kind = tensor.device.type
         wide, native = self._plans.get((dtype, op, kind)) or self._plan(dtype, op, kind)
-        options = self._allreduce_options(native, timeout_s)
+        options = self._option(dist.AllreduceOptions, timeout_s, reduceOp=native)
         if wide is None and tensor.is_contiguous():
             return Collective(backend.allreduce([tensor], options), tensor)
         local = tensor.detach()
@@ -121,13 +119,6 @@ class C10dChannel:
             return Collective(backend.allreduce([local.view(torch.uint8)], options), tensor)
         wire = local.to(wide if wide is not None else dtype, memory_format=torch.contiguous_format, copy=True)
         return Collective(backend.allreduce([wire], options), tensor, lambda: local.copy_(wire))
-
-    def _allreduce_options(self, native: Any, timeout_s: float) -> Any:
-        key = (native, timeout_s)
-        options = self._options.get(key)
-        if options is None:
-            options = self._options[key] = self._option(dist.AllreduceOptions, timeout_s, reduceOp=native)
-        return options
 
     def all_gather(
         self, tensor: torch.Tensor, sizes: Sequence[int] | None, out: torch.Tensor | None, timeout_s: float

@@ -33,7 +33,7 @@ def describe_call(call: Call) -> dict[str, Any]:
     return {
         "kind": call.kind,
         "seq": call.seq,
-        "what": [call.root, None if call.shape is None else list(call.shape), dtype_name(call.dtype)],
+        "what": [call.detail, None if call.shape is None else list(call.shape), dtype_name(call.dtype)],
         "text": str(call),
     }
 

@@ -56,7 +56,7 @@ class Group:
         self.last_call: Call | None = None
         self.last_done: Call | None = None
 
-    def begin(self, kind: str, tensor: Tensor, timeout_s: float | None, root: str = "", sizes: object = None) -> Call:
+    def begin(self, kind: str, tensor: Tensor, timeout_s: float | None, detail: str = "", sizes: object = None) -> Call:
         """Record and return the next call. Every member must make the same calls in the same order."""
         session = self.session
         if session.down is not None:
@@ -64,7 +64,7 @@ class Group:
         if tensor is not None and tensor.requires_grad:
             session.refuse_grad(kind, self)
         self.seq = seq = self.seq + 1
-        call = Call(kind, self, seq, tensor, session.timeout_s if timeout_s is None else timeout_s, root, sizes)
+        call = Call(kind, self, seq, tensor, session.timeout_s if timeout_s is None else timeout_s, detail, sizes)
         self.last_call = call
         if session.watched:
             session.before(call)

@@ -7,11 +7,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-from hp_core.comm.backend import Launch, Member, Store
-from hp_core.comm.watchdog import StoreSilentError
+from hp_core.comm.backend import Launch, Member
+from hp_core.comm.watchdog import StoreSilentError, Watchdog
 from hp_core.errors import CommError, CommTimeoutError, PluginError
 from hp_core.plugins import describe_difference, fingerprint, manifest
 
@@ -21,19 +21,12 @@ _ANSWER_S = 10.0
 _PATIENCE_S = 10.0
 
 
-class Asks(Protocol):
-    """Whoever puts questions to the store with a time limit (the watchdog)."""
-
-    def ask(self, question: Callable[[Store], Any], limit_s: float) -> Any:
-        """Return the answer, or raise StoreSilentError."""
-
-
 def this_member(launch: Launch, backends: Sequence[str]) -> Member:
     """Return what this rank tells the others about itself."""
     return Member(launch.rank, host_identity(), launch.device_type, os.getpid(), tuple(backends))
 
 
-def exchange_members(watchdog: Asks, launch: Launch, me: Member) -> tuple[Member, ...]:
+def exchange_members(watchdog: Watchdog, launch: Launch, me: Member) -> tuple[Member, ...]:
     """Return all members in rank order. Rank 0 collects and publishes them, so that all ranks decide alike.
 
     Raises:
@@ -89,14 +82,14 @@ def exchange_members(watchdog: Asks, launch: Launch, me: Member) -> tuple[Member
     )
 
 
-def _get(watchdog: Asks, key: str, end: float) -> bytes | None:
+def _get(watchdog: Watchdog, key: str, end: float) -> bytes | None:
     while True:
         data: bytes | None = watchdog.ask(lambda store: store.get(key, _SLICE_S), _SLICE_S + _ANSWER_S)
         if data is not None or time.monotonic() >= end:
             return data
 
 
-def _collect(watchdog: Asks, launch: Launch) -> dict[str, Any]:
+def _collect(watchdog: Watchdog, launch: Launch) -> dict[str, Any]:
     end = time.monotonic() + launch.timeout_s
     members: list[dict[str, Any]] = []
     missing: list[int] = []
@@ -115,7 +108,7 @@ def _collect(watchdog: Asks, launch: Launch) -> dict[str, Any]:
     }
 
 
-def _let_others_read(watchdog: Asks, launch: Launch, missing: Sequence[int]) -> None:
+def _let_others_read(watchdog: Watchdog, launch: Launch, missing: Sequence[int]) -> None:
     """Rank 0 may host the store: it must not end before the others have read why."""
     end = time.monotonic() + _ANSWER_S
     for rank in set(range(1, launch.world_size)) - set(missing):

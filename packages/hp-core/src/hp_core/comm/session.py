@@ -91,7 +91,10 @@ class Session:
         if group is None:
             size = self.launch.world_size
             if not ranks or len(set(ranks)) != len(ranks) or min(ranks) < 0 or max(ranks) >= size:
-                raise CommError(f"ranks {list(ranks)} are not some different ranks of a world of {size}")
+                raise CommError(
+                    f"ranks {list(ranks)} are not some different ranks of a world of {size}; give at least one rank "
+                    f"from 0 to {size - 1}, each once"
+                )
             if self.launch.rank not in ranks:
                 raise CommError(
                     f"rank {self.launch.rank} asked for a group of ranks {list(ranks)}, which it is not a member of; "

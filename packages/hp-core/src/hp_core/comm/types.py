@@ -107,17 +107,17 @@ class P2P:
 class Call:
     """One call of a collective, as the errors and the watchdog name it."""
 
-    __slots__ = ("dtype", "group", "kind", "nbytes", "root", "seq", "shape", "sizes", "started", "timeout_s")
+    __slots__ = ("detail", "dtype", "group", "kind", "nbytes", "seq", "shape", "sizes", "started", "timeout_s")
 
     def __init__(
-        self, kind: str, group: Group, seq: int, tensor: Tensor, timeout_s: float, root: str = "", sizes: Any = None
+        self, kind: str, group: Group, seq: int, tensor: Tensor, timeout_s: float, detail: str = "", sizes: Any = None
     ) -> None:
         self.kind = kind
         self.group = group
         self.seq = seq
         self.timeout_s = timeout_s
-        #: What else all members must agree on: the reduce operation or the source.
-        self.root = root
+        #: What else all members must agree on (the reduce operation or the source); of a batch, its messages.
+        self.detail = detail
         self.sizes = sizes
         self.started = time.monotonic()
         if tensor is None:
@@ -134,8 +134,8 @@ class Call:
         about = []
         if self.shape is not None:
             about = [f"shape {tuple(self.shape)}", dtype_name(self.dtype), f"{self.nbytes} bytes"]
-        if self.root:
-            about.append(self.root)
+        if self.detail:
+            about.append(self.detail)
         return self.title() + (f" ({', '.join(about)})" if about else "")
 
     def title(self) -> str:

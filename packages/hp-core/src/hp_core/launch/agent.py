@@ -140,13 +140,17 @@ def _worker_spec(spec: LaunchSpec) -> WorkerSpec:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     fewest, most = spec.nodes()
     alone = not spec.rdzv_endpoint
-    backend, endpoint, options = spec.rdzv_backend, spec.rdzv_endpoint, dict[str, object]()
+    backend, endpoint, options = spec.rdzv_backend, spec.rdzv_endpoint, dict[str, object](spec.rendezvous_settings())
     if spec.master_port is not None:
         # Only this backend gives the ranks the very port that was asked for.
-        backend, endpoint, options = "static", f"127.0.0.1:{spec.master_port}", {"rank": 0}
+        backend, endpoint = "static", f"127.0.0.1:{spec.master_port}"
+        options["rank"] = 0
     elif alone:
         # Port 0: the kernel chooses when the store binds, so no other process can come first.
-        backend, endpoint, options = "c10d", "127.0.0.1:0", {"is_host": "true"}
+        backend, endpoint = "c10d", "127.0.0.1:0"
+        options["is_host"] = "true"
+    elif spec.node_rank is not None:
+        options["rank"] = spec.node_rank
     parameters = RendezvousParameters(
         backend=backend,
         endpoint=endpoint,

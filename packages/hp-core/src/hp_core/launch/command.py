@@ -26,6 +26,11 @@ def add_run_command(app: typer.Typer) -> None:
         rdzv_endpoint: Annotated[str, typer.Option(help="HOST:PORT where several hosts meet.")] = "",
         rdzv_backend: Annotated[str, typer.Option(help="How they meet (torch's names).")] = "c10d",
         rdzv_id: Annotated[str, typer.Option(help="Name of the job, the same on every host.")] = "",
+        rdzv_conf: Annotated[str, typer.Option(metavar="K=V,…", help="Further settings of how they meet.")] = "",
+        node_rank: Annotated[
+            Optional[int],  # noqa: UP045  # as below
+            typer.Option(help="Number of this host, for --rdzv-backend static."),
+        ] = None,
         max_restarts: Annotated[int, typer.Option(help="Starts again after a failure.")] = 0,
         master_port: Annotated[
             Optional[int],  # noqa: UP045  # typer evaluates it, and Python 3.10 must, too
@@ -45,6 +50,8 @@ def add_run_command(app: typer.Typer) -> None:
             rdzv_backend=rdzv_backend,
             rdzv_endpoint=rdzv_endpoint,
             rdzv_id=rdzv_id,
+            rdzv_conf=rdzv_conf,
+            node_rank=node_rank,
             max_restarts=max_restarts,
             master_port=master_port,
         )

@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,8 @@ def launch(spec: LaunchSpec) -> int:
     """
     spec.check()
     agent: Agent | None = None
-    with _thread_count(spec), _signals_as_exceptions() as raise_if_signalled, adopting_orphans():
+    spec = _share_cores(spec)
+    with _signals_as_exceptions() as raise_if_signalled, adopting_orphans():
         try:
             agent = _new_agent(spec)
             raise_if_signalled()  # importing torch runs code that swallows whatever is raised
@@ -108,13 +110,11 @@ def _signals_as_exceptions() -> Iterator[Callable[[], None]]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _thread_count(spec: LaunchSpec) -> Iterator[None]:
+def _share_cores(spec: LaunchSpec) -> LaunchSpec:
     """Share the cores among the ranks: each would otherwise start a thread for every core."""
     name = "OMP_NUM_THREADS"
     if name in os.environ or name in spec.env:
-        yield
-        return
+        return spec
     num_cores = len(os.sched_getaffinity(0))
     threads = max(1, num_cores // spec.num_ranks)
     if spec.num_ranks > 1:
@@ -123,8 +123,4 @@ def _thread_count(spec: LaunchSpec) -> Iterator[None]:
             file=sys.stderr,
             flush=True,
         )
-    os.environ[name] = str(threads)
-    try:
-        yield
-    finally:
-        del os.environ[name]
+    return replace(spec, env={name: str(threads), **spec.env})

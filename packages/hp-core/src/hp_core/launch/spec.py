@@ -27,6 +27,9 @@ class LaunchSpec:
         rdzv_backend: rendezvous of several hosts, by torch's names (``c10d``, ``etcd-v2``, …).
         rdzv_endpoint: ``host:port`` where the hosts meet; ``""`` for a job on this host only.
         rdzv_id: name of the job, the same on all its hosts.
+        rdzv_conf: further settings of the rendezvous, by torch's names: ``"join_timeout=60,read_timeout=30"``.
+        node_rank: number of this host, from 0, which the backend ``static`` needs (0 is where the endpoint is); the
+            others number the hosts themselves.
         max_restarts: how often all ranks are started again after a failure.
         master_port: port of the job's store on this host; chosen by the kernel when ``None``.
         env: environment variables for the ranks, on top of ours.
@@ -41,6 +44,8 @@ class LaunchSpec:
     rdzv_backend: str = "c10d"
     rdzv_endpoint: str = ""
     rdzv_id: str = ""
+    rdzv_conf: str = ""
+    node_rank: int | None = None
     max_restarts: int = 0
     master_port: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +62,16 @@ class LaunchSpec:
             raise LaunchError(f"--nnodes {self.num_nodes}: give a number of hosts, or MIN:MAX, from 1")
         return bounds
 
+    def rendezvous_settings(self) -> dict[str, str]:
+        """Return :attr:`rdzv_conf` by name."""
+        settings = {}
+        for part in filter(None, self.rdzv_conf.split(",")):
+            name, _, value = (text.strip() for text in part.partition("="))
+            if not name or not value:
+                raise LaunchError(f"--rdzv-conf {self.rdzv_conf}: give NAME=VALUE, several with commas between")
+            settings[name] = value
+        return settings
+
     def check(self) -> None:
         """Raise if the job cannot start; looks at this host only, and imports no framework.
 
@@ -71,6 +86,18 @@ class LaunchSpec:
         if most > 1 and not self.rdzv_endpoint:
             raise LaunchError(
                 f"--nnodes {self.num_nodes} needs --rdzv-endpoint HOST:PORT, the same on every host, where they meet"
+            )
+        self.rendezvous_settings()
+        if self.rdzv_endpoint and self.rdzv_backend == "static":
+            if self.node_rank is None or not 0 <= self.node_rank < most:
+                raise LaunchError(
+                    f"--rdzv-backend static needs --node-rank, another on each host, from 0 to {most - 1}"
+                    + ("" if self.node_rank is None else f", not {self.node_rank}")
+                )
+        elif self.node_rank is not None:
+            raise LaunchError(
+                f"--node-rank {self.node_rank} is for --rdzv-backend static with an --rdzv-endpoint: leave it out, "
+                "hosts are numbered as they come"
             )
         if self.is_module:
             top = self.target.partition(".")[0]

@@ -61,9 +61,6 @@ class Grid:
         """Number of ranks."""
         return len(self.ranks)
 
-    def __contains__(self, rank: object) -> bool:
-        return rank in self._index
-
     def axis(self, axis: Axis) -> int:
         """Return the index of an axis given by name or by index (negative counts from the end).
 
@@ -117,18 +114,6 @@ class Grid:
             index, along = divmod(index, size)
             coordinate.append(along)
         return tuple(reversed(coordinate))
-
-    def rank_at(self, coordinate: Sequence[int]) -> int:
-        """Return the rank at ``coordinate`` (one index per axis).
-
-        Raises:
-            MeshError: If the coordinate has another length or lies outside.
-        """
-        if len(coordinate) != self.ndim or not all(
-            0 <= c < n for c, n in zip(coordinate, self.shape, strict=True)
-        ):  # short-circuit: the lengths are equal where zip is reached
-            raise MeshError(f"coordinate {tuple(coordinate)} is outside a mesh of shape {self.shape}")
-        return self.ranks[self._offset(coordinate)]
 
     def subgrid(self, dims: Sequence[Sequence[int]], at: Sequence[int], names: tuple[str, ...] | None = None) -> Grid:
         """Return the grid through coordinate ``at`` whose axes are ``dims``.
@@ -218,7 +203,10 @@ def _check_ranks(ranks: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, .
         raise MeshError(f"mesh ranks {ranks!r} must be whole numbers") from None
     size = math.prod(shape)
     if len(checked) != size:
-        raise MeshError(f"a mesh of shape {shape} needs {size} ranks but rank_list has {len(checked)}")
+        raise MeshError(
+            f"a mesh of shape {shape} needs {size} ranks but rank_list has {len(checked)}: give {size} ranks, or a "
+            f"shape whose sizes multiply to {len(checked)}"
+        )
     if min(checked) < 0:
         raise MeshError(f"mesh rank {min(checked)} is negative: ranks count from 0")
     if len(set(checked)) != size:

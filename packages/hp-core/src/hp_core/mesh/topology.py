@@ -142,7 +142,10 @@ class Topology:
         """
         if self.boxes is not None:
             if not 0 <= rank < len(self.boxes[level]):
-                raise MeshError(f"topology places ranks 0 to {len(self.boxes[level]) - 1}, not rank {rank}")
+                raise MeshError(
+                    f"topology places ranks 0 to {len(self.boxes[level]) - 1}, not rank {rank}: make it with "
+                    "a place for every rank of the mesh"
+                )
             return self.boxes[level][rank]
         num_ranks = self.levels[level].num_ranks
         return 0 if num_ranks is None else rank // num_ranks

@@ -12,7 +12,7 @@ import warnings
 
 import pluggy
 
-from hp_core.errors import PluginError, PluginWarning
+from hp_core.errors import PluginError, PluginWarning, did_you_mean
 from hp_core.plugins.info import Offer, PluginInfo
 from hp_core.plugins.loading import Loaded, load_plugins
 from hp_core.plugins.manifest_of_ranks import describe_difference, hash_manifest, write_manifest
@@ -62,7 +62,8 @@ def has_hook(name: str) -> bool:
     """
     caller = getattr(manager().hook, name, None)
     if caller is None:
-        raise PluginError(f"no hook is named {name!r}")
+        known = sorted(hook for hook in vars(manager().hook) if hook.startswith("hp_"))
+        raise PluginError(f"no hook is named {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}")
     return bool(caller.get_hookimpls())
 
 

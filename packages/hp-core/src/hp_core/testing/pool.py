@@ -215,14 +215,14 @@ def _describe(group: WorkerGroup, outcomes: Sequence[Outcome], name: str, timeou
         lines += _indented(traceback)
     else:
         rank = min(stuck)
-        summary, traceback = f"no answer within {timeout_s:g} s", stuck[rank].stack
+        summary, traceback = f"no answer within {timeout_s:g} s", stuck[rank]
         who = ", ".join(str(each) for each in stuck)
         lines.append(f"{name}: no answer from rank{'s' if len(stuck) > 1 else ''} {who} within {timeout_s:g} s")
     for other, outcome in enumerate(outcomes):
         if other == rank and failures:
             continue
         lines.append(f"rank {other}: {_doing(outcome)}")
-        lines += _indented(outcome.stuck.stack if outcome.stuck is not None else "")
+        lines += _indented(outcome.stuck or "")
     for other in range(len(outcomes)):
         printed = group.printed(other)
         if printed:

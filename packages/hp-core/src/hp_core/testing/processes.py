@@ -33,21 +33,16 @@ _NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP
 
 
 @dataclass(frozen=True)
-class StillRunning:
-    """A rank that did not answer, and the stack of each of its threads."""
-
-    rank: int
-    stack: str
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """What came of a call on one rank: a result, a failure (with the exception, if it could travel), or nothing."""
+    """What came of a call on one rank: a result, a failure (with the exception, if it could travel), or no answer.
+
+    ``stuck`` is the stack of each thread of a rank that did not answer.
+    """
 
     result: Any = None
     failure: Failure | None = None
     error: BaseException | None = None
-    stuck: StillRunning | None = None
+    stuck: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -147,7 +142,7 @@ class WorkerGroup:
                 if not outcome.ok:
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
         stuck = [rank for rank in range(len(self._sockets)) if rank not in outcomes]
-        outcomes.update({rank: Outcome(stuck=StillRunning(rank, stack)) for rank, stack in self._where(stuck).items()})
+        outcomes.update({rank: Outcome(stuck=stack) for rank, stack in self._where(stuck).items()})
         return [outcomes[rank] for rank in range(len(self._sockets))]
 
     def _read(self, rank: int, buffer: bytearray) -> Outcome | None:
