@@ -59,7 +59,8 @@ def test_hp_train_on_two_ranks_writes_the_whole_run_folder(config_file, tmp_path
 
 
 @pytest.mark.slow
-def test_a_killed_rank_leaves_a_failed_run_with_its_report(config_file, tmp_path):
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_leaves_a_failed_run_with_its_report(config_file, tmp_path, victim):
     process = hp_train(config_file, "-n", "2", "--train.steps", "1000000", "--run.name", "killed")
     metrics = tmp_path / "runs" / "killed" / "metrics.jsonl"
     deadline = time.monotonic() + 240
@@ -67,14 +68,17 @@ def test_a_killed_rank_leaves_a_failed_run_with_its_report(config_file, tmp_path
         assert time.monotonic() < deadline, "the run did not start"
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.1)
-    os.kill(rank_process(process.pid, 0), 9)
+    os.kill(rank_process(process.pid, victim), 9)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 137
     assert "SIGKILL" in err.splitlines()[-1]
     info = json.loads((metrics.parent / "run.json").read_text())
     assert info["status"] == "failed"
-    assert info["error"]["message"].startswith("a rank was killed by SIGKILL (exit status 137)")
-    assert "a rank was killed by SIGKILL" in (metrics.parent / "report.html").read_text(encoding="utf-8")
+    # Rank 0, where it lives, may be ended before its collective breaks, or just after it has said so.
+    killed = info["error"]["message"].startswith("a rank was killed by SIGKILL (exit status 137)")
+    assert killed or (victim == 1 and info["error"]["type"] == "CommError")
+    page = (metrics.parent / "report.html").read_text(encoding="utf-8")
+    assert ("a rank was killed by SIGKILL" if killed else "CommError: rank 0: ") in page
 
 
 def rank_process(launcher, rank):

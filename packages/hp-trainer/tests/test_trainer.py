@@ -299,12 +299,19 @@ def test_an_earlier_run_of_the_same_name_is_kept_aside_and_a_stranger_is_not_tou
     assert json.loads((folder / "run.json").read_text())["status"] == "done"
 
 
-def test_a_run_whose_rank_0_was_killed_is_marked_failed_afterwards(tmp_path):
-    assert not mark_failed(tmp_path, "killed")
-    (tmp_path / "run.json").write_text('{"status": "running", "name": "x"}')
-    assert mark_failed(tmp_path, "killed")
-    assert json.loads((tmp_path / "run.json").read_text())["error"] == {"message": "killed"}
-    assert not mark_failed(tmp_path, "again")
+def test_a_run_whose_rank_0_was_killed_is_marked_failed_afterwards_and_an_earlier_one_is_left_alone(tmp_path):
+    before, start, after = (f"2026-01-01T00:00:0{second}.000+00:00" for second in range(3))
+    path = tmp_path / "run.json"
+    assert not mark_failed(tmp_path, "killed", since=start)
+    path.write_text(json.dumps({"status": "running", "started": before}))
+    assert not mark_failed(tmp_path, "killed", since=start)
+    assert json.loads(path.read_text())["status"] == "running"
+    path.write_text(json.dumps({"status": "running", "started": after}))
+    assert mark_failed(tmp_path, "killed", since=start)
+    assert mark_failed(tmp_path, "again", since=start)
+    assert json.loads(path.read_text())["error"] == {"message": "killed"}
+    path.write_text(json.dumps({"status": "done", "started": after}))
+    assert not mark_failed(tmp_path, "killed", since=start)
 
 
 def _other_text(config):

@@ -107,11 +107,13 @@ def _launch(config: TrainConfig, arguments: list[str]) -> int:
     from hp_core.launch.spec import LaunchSpec
     from hp_trainer.callbacks import check_callbacks
     from hp_trainer.prepare import prepare
+    from hp_trainer.run import now
 
     check_callbacks(config)
     prepare(config)
     environment = {} if config.launch.threads is None else {"OMP_NUM_THREADS": str(config.launch.threads)}
     status: int | None = None
+    started = now()
     try:
         # Rank 0 draws the live table, so its output is passed through as it is.
         spec = LaunchSpec(
@@ -119,16 +121,17 @@ def _launch(config: TrainConfig, arguments: list[str]) -> int:
         )
         status = launch(spec)
     finally:
-        _complete_run_folder(config, status)
+        if status != 0:
+            _complete_run_folder(config, status, started)
     return status
 
 
-def _complete_run_folder(config: TrainConfig, status: int | None) -> None:
-    """Write what rank 0 could not: a rank that is killed, or torn down with the job, leaves its run as `running`."""
+def _complete_run_folder(config: TrainConfig, status: int | None, started: str) -> None:
+    """Write what rank 0 could not: killed, or torn down with the job, it may leave its run `running` or reportless."""
     from hp_trainer.run import mark_failed, run_folder
 
     folder = run_folder(config)
-    if mark_failed(folder, _reason(status)):
+    if mark_failed(folder, _reason(status), since=started) and not (folder / "report.html").is_file():
         from hp_trainer.report import write_report
 
         write_report(folder)

@@ -112,21 +112,27 @@ def write_info(folder: Path, info: dict[str, Any]) -> None:
     temporary.replace(folder / "run.json")
 
 
-def mark_failed(folder: Path, reason: str) -> bool:
+def mark_failed(folder: Path, reason: str, *, since: str) -> bool:
     """Turn a `run.json` that still says ``running`` into ``failed``: rank 0 was killed and could not do it itself.
 
+    Args:
+        folder: The run folder; it may be missing, or hold an earlier run, which is left alone.
+        reason: What `run.json` is to say.
+        since: When the job was started, as `now` gives it.
+
     Returns:
-        Whether it did.
+        Whether the job's run is there and failed.
     """
     path = folder / "run.json"
     if not path.is_file():
         return False
     info = json.loads(path.read_text(encoding="utf-8"))
-    if info.get("status") != "running":
+    if info.get("started", "") < since:
         return False
-    info.update(status="failed", ended=now(), error={"message": reason})
-    write_info(folder, info)
-    return True
+    if info["status"] == "running":
+        info.update(status="failed", ended=now(), error={"message": reason})
+        write_info(folder, info)
+    return bool(info["status"] == "failed")
 
 
 def disk_full_error(error: BaseException, folder: Path) -> TrainingError | None:
