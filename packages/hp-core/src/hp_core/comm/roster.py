@@ -19,6 +19,8 @@ _SLICE_S = 1.0
 _ANSWER_S = 10.0
 #: Rank 0 decides who is missing; the others give it this much longer than themselves.
 _PATIENCE_S = 10.0
+#: For ranks that ended before they had said what they have.
+_UNKNOWN_DIFFERENCE = "plugins differ between ranks: compare `hp plugins list` on every node"
 
 
 def this_member(launch: Launch, backends: Sequence[str]) -> Member:
@@ -41,7 +43,6 @@ def exchange_members(watchdog: Watchdog, launch: Launch, me: Member) -> tuple[Me
         "pid": me.pid,
         "backends": me.backends,
         "plugins": fingerprint(),
-        "manifest": manifest(),
     }
     data = json.dumps(mine).encode()
     try:
@@ -50,7 +51,8 @@ def exchange_members(watchdog: Watchdog, launch: Launch, me: Member) -> tuple[Me
             roster = _collect(watchdog, launch)
             text = json.dumps(roster).encode()
             watchdog.ask(lambda store: store.set("roster", text), _ANSWER_S)
-            if roster["missing"] or roster["plugins"]:
+            difference = _difference(watchdog, launch) if roster["plugins_differ"] else ""
+            if roster["missing"] or difference:
                 _let_others_read(watchdog, launch, roster["missing"])
         else:
             answer = _get(watchdog, "roster", time.monotonic() + launch.timeout_s + _PATIENCE_S)
@@ -60,7 +62,8 @@ def exchange_members(watchdog: Watchdog, launch: Launch, me: Member) -> tuple[Me
                     "timeout_s of init_backend"
                 )
             roster = json.loads(answer)
-            if roster["missing"] or roster["plugins"]:
+            difference = _others_difference(watchdog, rank) if roster["plugins_differ"] else ""
+            if roster["missing"] or difference:
                 watchdog.ask(lambda store: store.set(f"read/{rank}", b"1"), _ANSWER_S)
     except StoreSilentError as exc:
         host = f"{launch.master_addr}:{launch.master_port}"
@@ -74,8 +77,8 @@ def exchange_members(watchdog: Watchdog, launch: Launch, me: Member) -> tuple[Me
             f"rank {rank}: rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} of {launch.world_size} "
             f"did not come up within {launch.timeout_s:g} s; look at the log there, or raise timeout_s of init_backend"
         )
-    if roster["plugins"]:
-        raise PluginError(f"rank {rank}: {roster['plugins']}")
+    if difference:
+        raise PluginError(f"rank {rank}: {difference}")
     return tuple(
         Member(rank, about["host"], about["device_type"], about["pid"], tuple(about["backends"]))
         for rank, about in enumerate(roster["members"])
@@ -99,13 +102,28 @@ def _collect(watchdog: Watchdog, launch: Launch) -> dict[str, Any]:
             missing.append(rank)
         else:
             members.append(json.loads(data))
-    manifests = {rank: about.pop("manifest") for rank, about in enumerate(members)}
     prints = {about.pop("plugins") for about in members}
-    return {
-        "members": members,
-        "missing": missing,
-        "plugins": describe_difference(manifests) if len(prints) > 1 and not missing else "",
-    }
+    return {"members": members, "missing": missing, "plugins_differ": len(prints) > 1 and not missing}
+
+
+def _difference(watchdog: Watchdog, launch: Launch) -> str:
+    """Gather the manifests, which are sent only where their hashes differ, and tell all ranks what is different."""
+    end = time.monotonic() + _ANSWER_S
+    manifests = {0: manifest()}
+    for rank in range(1, launch.world_size):
+        data = _get(watchdog, f"manifest/{rank}", end)
+        if data is not None:
+            manifests[rank] = data.decode()
+    text = describe_difference(manifests) or _UNKNOWN_DIFFERENCE
+    watchdog.ask(lambda store: store.set("difference", text.encode()), _ANSWER_S)
+    return text
+
+
+def _others_difference(watchdog: Watchdog, rank: int) -> str:
+    data = manifest().encode()
+    watchdog.ask(lambda store: store.set(f"manifest/{rank}", data), _ANSWER_S)
+    text = _get(watchdog, "difference", time.monotonic() + 2 * _ANSWER_S)
+    return _UNKNOWN_DIFFERENCE if text is None else text.decode()
 
 
 def _let_others_read(watchdog: Watchdog, launch: Launch, missing: Sequence[int]) -> None:
