@@ -91,7 +91,7 @@ def test_a_device_that_is_not_there_is_an_error(device_type, message):
 def test_the_device_of_the_local_rank_becomes_current_where_there_is_one(monkeypatch, local_rank, used):
     calls = []
     device = SimpleNamespace(num_devices=4, use=calls.append)
-    for module in ("hp_core.platform.local_device", "hp_core.comm.session"):
+    for module in ("hp_core.platform.local_device", "hp_core.comm.select"):
         monkeypatch.setattr(f"{module}.get_platform", lambda: SimpleNamespace(device=lambda kind: device))
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -132,3 +133,10 @@ def _describe(key: str, call: dict[str, Any], peer: Member, host: str, state: Sn
     if last["what"] != call["what"] and call["kind"] in ("all_reduce", "reduce_scatter", "broadcast"):
         return 2, f"called it differently: {last['text']} (mismatch)"
     return _INNOCENT, "waiting in it too" if state["waiting"] else f"came to it, now {now}"
+
+
+def first_line(exc: Exception) -> str:
+    """Return the message of an exception in one line, without what libraries put around it."""
+    text = (str(exc) or type(exc).__name__).partition("\n")[0]
+    # gloo adds the place in its source and advice that does not fit here.
+    return re.sub(r"^\[\S+\.cc:\d+\] ", "", text).partition(". This is typically caused")[0]

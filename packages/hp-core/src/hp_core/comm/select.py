@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
-from hp_core.comm.backend import CommBackend
+from hp_core.comm.backend import CommBackend, Launch
 from hp_core.errors import CommError, HPError, PluginError
+from hp_core.platform import get_platform, use_local_device
 from hp_core.platform.device_types import check_device_type
 from hp_core.platform.select import choose
 from hp_core.registry import names, offers, resolve
@@ -44,6 +47,22 @@ def boot_backend(device_type: str, wanted: str | None) -> CommBackend:
     return _load(_BOOT[platform], platform)
 
 
+def take_device(device_type: str, boot: CommBackend) -> None:
+    """Make this rank's device current where ``LOCAL_RANK`` says which it is; else only look that there is one.
+
+    Who starts ranks without numbering those of a host chooses their devices, too. A simulated world needs none.
+
+    Raises:
+        PlatformError: there is no such device, or no framework.
+    """
+    if device_type == "cpu" or boot.simulated:
+        return
+    if "LOCAL_RANK" in os.environ:
+        use_local_device(device_type)
+    else:
+        get_platform().device(device_type)
+
+
 def group_backends(boot: CommBackend, wanted: str | None) -> list[CommBackend]:
     """Return the backends that may serve groups before ``boot`` does, best first.
 
@@ -69,3 +88,19 @@ def group_backends(boot: CommBackend, wanted: str | None) -> list[CommBackend]:
         except HPError as exc:
             warnings.warn(f"comm backend {name!r} is not used: {exc}", RuntimeWarning, stacklevel=3)
     return found
+
+
+def check_same(
+    launch: Launch, backends: Sequence[str], device_type: str, backend: str | None, world_size: int | None
+) -> None:
+    """Raise where communication, which is up as ``launch`` over ``backends``, is asked for in another way.
+
+    Raises:
+        CommError: it is.
+    """
+    size = launch.world_size if world_size is None else world_size
+    same_backend = backend is None or backend in LIBRARIES or backend in backends
+    if (device_type, size) != (launch.device_type, launch.world_size) or not same_backend:
+        names = f"{launch.device_type} with {launch.world_size} ranks over {' and '.join(backends)}"
+        asked = f"{device_type} with {size}" + (f" over {backend}" if backend else "")
+        raise CommError(f"communication is already up for {names}, asked again for {asked}; call comm.shutdown() first")

@@ -5,22 +5,28 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import time
 from typing import NoReturn
 
 from hp_core.comm.agreement import check_agreement
 from hp_core.comm.backend import CommBackend, Launch, Member, Store
-from hp_core.comm.diagnosis import describe_call, describe_dead, group_key, outlive, process_state, take_snapshot
+from hp_core.comm.diagnosis import (
+    describe_call,
+    describe_dead,
+    first_line,
+    group_key,
+    outlive,
+    process_state,
+    take_snapshot,
+)
 from hp_core.comm.group import Group
 from hp_core.comm.launch_env import read_launch
 from hp_core.comm.local import LocalChannel, LocalStore
 from hp_core.comm.roster import exchange_members, this_member
-from hp_core.comm.select import LIBRARIES, boot_backend, group_backends
+from hp_core.comm.select import boot_backend, check_same, group_backends, take_device
 from hp_core.comm.types import Call
 from hp_core.comm.watchdog import Fault, StoreSilentError, Watchdog
 from hp_core.errors import CommError, CommTimeoutError
-from hp_core.platform import get_platform, use_local_device
 from hp_core.plugins import has_hook, hooks
 
 _current: Session | None = None
@@ -82,7 +88,7 @@ class Session:
             raise
         except Exception as exc:
             self.close()
-            raise CommError(f"rank {launch.rank}: the world did not connect: {_first_line(exc)}") from exc
+            raise CommError(f"rank {launch.rank}: the world did not connect: {first_line(exc)}") from exc
         self.groups[self.world.ranks] = self.world
 
     def group(self, ranks: tuple[int, ...], name: str | None) -> Group:
@@ -108,7 +114,7 @@ class Session:
             except CommError:
                 raise
             except Exception as exc:
-                raise CommError(f"rank {self.launch.rank}: group {name} did not connect: {_first_line(exc)}") from exc
+                raise CommError(f"rank {self.launch.rank}: group {name} did not connect: {first_line(exc)}") from exc
         elif name is not None and group.name.startswith("ranks["):
             group.name = name
         return group
@@ -203,7 +209,7 @@ class Session:
         limit = f"timeout {call.timeout_s:g} s" if wait_s is None else f"wait(timeout_s={wait_s:g})"
         report = f"{call} not complete {after} ({limit})"
         if not timed_out:
-            report = f"{call} failed {after}: {_first_line(exc)}"
+            report = f"{call} failed {after}: {first_line(exc)}"
         fault = self._failure
         verdict = "" if fault is None else fault.seen_from(rank, call.title())
         if fault is None and self._watchdog is not None:
@@ -272,12 +278,6 @@ class Session:
         self._watchdog.stop()
 
 
-def _first_line(exc: Exception) -> str:
-    text = (str(exc) or type(exc).__name__).partition("\n")[0]
-    # gloo adds the place in its source and advice that does not fit here.
-    return re.sub(r"^\[\S+\.cc:\d+\] ", "", text).partition(". This is typically caused")[0]
-
-
 def init_backend(
     device_type: str = "cpu",
     *,
@@ -308,40 +308,20 @@ def init_backend(
     """
     global _current
     if _current is not None:
-        _check_same(_current, device_type, backend, world_size)
+        check_same(_current.launch, list(_current.backends), device_type, backend, world_size)
         return _current.world
     try:
-        _current = _bring_up(device_type, backend, timeout_s, rank, world_size)
+        if not timeout_s > 0:
+            raise CommError(f"timeout_s must be positive, not {timeout_s}")
+        wanted = backend or os.environ.get("HP_COMM") or None
+        boot = boot_backend(device_type, wanted)
+        launch = read_launch(device_type, timeout_s, rank, world_size)
+        take_device(device_type, boot)
+        _current = Session(launch, boot, group_backends(boot, wanted))
     except CommError as exc:
         exc.at_start = True
         raise
     return _current.world
-
-
-def _bring_up(
-    device_type: str, backend: str | None, timeout_s: float, rank: int | None, world_size: int | None
-) -> Session:
-    if not timeout_s > 0:
-        raise CommError(f"timeout_s must be positive, not {timeout_s}")
-    wanted = backend or os.environ.get("HP_COMM") or None
-    boot = boot_backend(device_type, wanted)
-    launch = read_launch(device_type, timeout_s, rank, world_size)
-    if device_type != "cpu" and not boot.simulated:
-        if "LOCAL_RANK" in os.environ:
-            use_local_device(device_type)
-        else:  # who starts ranks without numbering those of a host chooses their devices, too
-            get_platform().device(device_type)  # raises where there is none
-    return Session(launch, boot, group_backends(boot, wanted))
-
-
-def _check_same(session: Session, device_type: str, backend: str | None, world_size: int | None) -> None:
-    launch = session.launch
-    size = launch.world_size if world_size is None else world_size
-    same_backend = backend is None or backend in LIBRARIES or backend in session.backends
-    if (device_type, size) != (launch.device_type, launch.world_size) or not same_backend:
-        names = f"{launch.device_type} with {launch.world_size} ranks over {' and '.join(session.backends)}"
-        asked = f"{device_type} with {size}" + (f" over {backend}" if backend else "")
-        raise CommError(f"communication is already up for {names}, asked again for {asked}; call comm.shutdown() first")
 
 
 def current() -> Session:
