@@ -2,7 +2,7 @@
 """The same bits every run: seeds, deterministic kernels, and the state of every generator.
 
 Two runs of a program on the same machine, versions, number of ranks and number of threads are bitwise equal if it
-calls :func:`enable_determinism` before it computes anything, and takes its data in a fixed order.
+calls `enable_determinism` before it computes anything, and takes its data in a fixed order.
 ``docs/determinism.md`` says what else can differ, and what it costs.
 """
 
@@ -79,8 +79,8 @@ def enable_determinism(seed: int, *, rank_offset: int = 0, warn_only: bool = Fal
     """Seed everything and use deterministic kernels from here on. Call it on every rank, before the first computation.
 
     Args:
-        seed: As in :func:`seed_all`.
-        rank_offset: As in :func:`seed_all`.
+        seed: As in `seed_all`.
+        rank_offset: As in `seed_all`.
         warn_only: Where an operation has no deterministic kernel, warn instead of raising.
 
     Returns:
@@ -119,7 +119,7 @@ def deterministic(enabled: bool = True, *, warn_only: bool = False) -> Iterator[
 
 
 def rng_state() -> RngState:
-    """Return the state of every generator that :func:`seed_all` seeds (of each kind of device the current one's)."""
+    """Return the state of every generator that `seed_all` seeds (of each kind of device the current one's)."""
     import numpy as np
 
     name, key, position, has_gauss, gauss = np.random.get_state(legacy=True)
@@ -131,7 +131,7 @@ def rng_state() -> RngState:
 
 
 def set_rng_state(state: RngState) -> None:
-    """Continue from a state that :func:`rng_state` returned, here or in another process with the same devices.
+    """Continue from a state that `rng_state` returned, here or in another process with the same devices.
 
     Raises:
         PlatformError: If the state has a kind of device that is not here, or is damaged.

@@ -3,7 +3,7 @@
 
 Each function is called by every rank of the group, in the same order on each. ``group=None`` is the world. In-place
 functions write through any strides. Tensors that require grad are refused where gradients are being recorded: nothing
-here enters autograd. ``async_op=True`` returns a :class:`~hp_core.comm.types.Work`.
+here enters autograd. ``async_op=True`` returns a `Work`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def all_reduce(
 
     Args:
         tensor: Any shape, the same on all ranks; also strided, 0-d or empty.
-        op: See :class:`~hp_core.comm.types.ReduceOp`.
+        op: See `ReduceOp`.
         group: Whose ranks take part.
         async_op: Return a Work at once; ``tensor`` must not be touched until its ``wait()``.
         timeout_s: How long it may take; by default that of ``init_backend``.
@@ -127,7 +127,7 @@ def reduce_scatter(
 
     Args:
         tensor: Same shape on all ranks, at least 1-d; not changed.
-        op: See :class:`~hp_core.comm.types.ReduceOp`.
+        op: See `ReduceOp`.
         group: Whose ranks take part.
         sizes: Length of each rank's piece, equal on all ranks, adding up to dim 0; by default equal pieces.
         out: Contiguous tensor of the result's shape and dtype to write into.

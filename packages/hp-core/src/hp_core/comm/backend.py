@@ -2,7 +2,7 @@
 """What a comm backend implements.
 
 A backend is a ``comm`` provision: ``Provide("comm", name, "package.module:Backend")``. The layer above it
-(:mod:`hp_core.comm.api`) has checked arguments, resolved groups and sizes, and turns whatever is raised into errors
+(`hp_core.comm.api`) has checked arguments, resolved groups and sizes, and turns whatever is raised into errors
 that name the call and the ranks; the backend moves bytes. ``hp_core.testing.comm_suite`` is what it must pass.
 """
 

@@ -21,7 +21,7 @@ class Collective:
     Args:
         work: torch.distributed's work.
         result: The result, a tensor on the device that the collective runs on; None for one that runs on the host.
-        finish: What is left to do after completion; see :meth:`then`.
+        finish: What is left to do after completion; see `then`.
         keep: Whatever must stay alive until it is complete.
     """
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """Some ranks of the world, in an order; made by :func:`hp_core.comm.new_group`.
+    """Some ranks of the world, in an order; made by `hp_core.comm.new_group`.
 
     Attributes:
         ranks: World ranks in group order.

@@ -291,7 +291,7 @@ def init_backend(
     The job is described by ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` (set by ``hp run``, torchrun);
     without them this is a world of one, which needs no port. If torch.distributed is initialised already, it is used.
     With ``LOCAL_RANK`` set, that accelerator of this host becomes the current one
-    (:func:`~hp_core.platform.use_local_device`); without it, whichever is current stays.
+    (`use_local_device`); without it, whichever is current stays.
 
     Args:
         device_type: Where tensors live: ``"cpu"``, ``"cuda"`` or ``"npu"``.

@@ -51,7 +51,7 @@ class Agent(SimpleElasticAgent):
         super().__init__(_worker_spec(spec))
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
-        """Run to the end; see :attr:`failures` for how it went.
+        """Run to the end; see `failures` for how it went.
 
         Raises:
             LaunchError: the hosts did not meet, or the store could not be opened.

@@ -26,7 +26,7 @@ class OutputPump:
         self._thread: threading.Thread | None = None
 
     def add(self, source: BinaryIO, destination: BinaryIO, prefix: str) -> None:
-        """Copy ``source`` until its end. Call it before :meth:`start`."""
+        """Copy ``source`` until its end. Call it before `start`."""
         os.set_blocking(source.fileno(), False)
         self._selector.register(source, selectors.EVENT_READ, _Stream(source, destination, prefix.encode()))
 

@@ -63,7 +63,7 @@ class LaunchSpec:
         return bounds
 
     def rendezvous_settings(self) -> dict[str, str]:
-        """Return :attr:`rdzv_conf` by name."""
+        """Return `rdzv_conf` by name."""
         settings = {}
         for part in filter(None, self.rdzv_conf.split(",")):
             name, _, value = (text.strip() for text in part.partition("="))

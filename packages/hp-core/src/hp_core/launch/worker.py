@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of one rank: ``python -m hp_core.launch.worker (script PATH | module NAME) [ARGS]``.
 
-It runs the target as ``__main__``, and when that raises it leaves the :class:`~hp_core.launch.failure.Failure` in the
+It runs the target as ``__main__``, and when that raises it leaves the `Failure` in the
 memory file that the launcher passed. It sets no signal handlers: SIGTERM ends it by default disposition, at once,
 even where C code waits in a collective.
 """

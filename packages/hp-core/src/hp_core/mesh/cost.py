@@ -163,9 +163,9 @@ def collective_cost_s(
             or ``"barrier"``.
         num_bytes: Bytes of the whole tensor: what every rank ends with (all_reduce, all_gather, broadcast), starts
             with (reduce_scatter, all_to_all), or sends (p2p).
-        ranks: Global ranks of the group, or their :class:`Span`.
+        ranks: Global ranks of the group, or their `Span`.
         topology: Where they are; not with a span.
-        algorithm: One of :func:`algorithms`; the cheapest by default.
+        algorithm: One of `algorithms`; the cheapest by default.
         siblings: Groups that do the same at the same time (``ranks`` itself may be among them).
 
     Raises:
@@ -193,7 +193,7 @@ def axis_cost_s(
 ) -> float:
     """Return the time of a collective along a mesh axis (several, all), all groups along it running at once.
 
-    Equal on all ranks: it is that of the slowest group. Arguments as in :func:`collective_cost_s`.
+    Equal on all ranks: it is that of the slowest group. Arguments as in `collective_cost_s`.
 
     Raises:
         MeshError: If kind, axis or algorithm are unknown, or ``num_bytes`` is negative.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``DeviceMesh``: named axes over ranks, as one rank sees them.
 
-A mesh is a :class:`~hp_core.mesh.grid.Grid` plus a device type and the rank that looks at it. Slicing
-(``mesh["tp"]``) gives the sub-mesh through the looking rank. Groups are made by :mod:`hp_core.comm` when
+A mesh is a `Grid` plus a device type and the rank that looks at it. Slicing
+(``mesh["tp"]``) gives the sub-mesh through the looking rank. Groups are made by `hp_core.comm` when
 they are first asked for, by their members only.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class DeviceMesh:
     """A grid of ranks with axes, seen from one rank.
 
-    Make one with :func:`~hp_core.mesh.init_device_mesh` or :meth:`from_group`. Two meshes are equal, and hash
+    Make one with `init_device_mesh` or `from_group`. Two meshes are equal, and hash
     alike, when device type, shape, names and every rank are; neither the rank that looks nor a topology counts.
     Pickling keeps ranks and names; the process that unpickles looks with its own rank and makes its own groups.
     """
@@ -41,7 +41,7 @@ class DeviceMesh:
             device_type: ``"cpu"``, ``"cuda"``, ``"npu"``…
             grid: Shape, names and ranks.
             rank: The rank that looks at the mesh; this process' own by default. Another one is for planning.
-            topology: Where ranks are and how fast they reach each other; see :attr:`topology`.
+            topology: Where ranks are and how fast they reach each other; see `topology`.
         """
         self._device_type = device_type
         self._grid = grid
@@ -138,7 +138,7 @@ class DeviceMesh:
     def __getitem__(self, axes: Axis | tuple[Axis, ...]) -> DeviceMesh:
         """Return the sub-mesh through this rank along one axis or several, in the order given.
 
-        Names of axes flattened before (:meth:`flatten`) count, too. No communication.
+        Names of axes flattened before (`flatten`) count, too. No communication.
 
         Raises:
             MeshError: If an axis is unknown or used twice, or this rank is not in the mesh.
@@ -190,9 +190,9 @@ class DeviceMesh:
     def topology(self) -> Topology:
         """Where the world's ranks are and how fast they reach each other.
 
-        What was given to :func:`~hp_core.mesh.init_device_mesh` or :meth:`with_topology`. Else, with the default
+        What was given to `init_device_mesh` or `with_topology`. Else, with the default
         figures of the device type, the hosts that the ranks run on; for a mesh that is only planned, hosts of
-        ``LOCAL_WORLD_SIZE`` ranks (:meth:`Topology.default() <hp_core.mesh.Topology.default>`).
+        ``LOCAL_WORLD_SIZE`` ranks (`Topology.default()`).
         """
         if self._topology is None:
             hosts = hosts_of_world() or []
@@ -234,7 +234,7 @@ class DeviceMesh:
     def get_group(self, axis: Axis | Sequence[Axis] | None = None) -> Group:
         """Return the group of this rank along an axis, several (first slowest), or of the whole mesh (``None``).
 
-        The group is made at the first call, by its members, and kept by :mod:`hp_core.comm`: every member must
+        The group is made at the first call, by its members, and kept by `hp_core.comm`: every member must
         ask for its groups in the same order, as any program that runs on all ranks alike does.
 
         Raises:

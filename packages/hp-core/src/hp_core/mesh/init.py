@@ -32,11 +32,11 @@ def init_device_mesh(
         mesh_dim_names: One name per axis; without names axes are known by index.
         rank_list: The ranks, row-major (the last axis varies fastest), in any order and over any part of the world;
             ``0, 1, 2, …`` by default.
-        init_backend: Start :mod:`hp_core.comm` if it does not run yet, on device ``LOCAL_RANK`` of this host (where it
+        init_backend: Start `hp_core.comm` if it does not run yet, on device ``LOCAL_RANK`` of this host (where it
             runs already, or there is no ``LOCAL_RANK``, the current device stays). ``False`` plans only: no framework
             is imported, the mesh may be larger than the world, and the looking rank is ``RANK`` or 0.
         topology: Where ranks are and how fast they reach each other; by default the hosts that they run on with round
-            figures (:attr:`DeviceMesh.topology`).
+            figures (`DeviceMesh.topology`).
 
     Returns:
         The mesh, seen from this rank.

@@ -3,7 +3,7 @@
 
 There is no mathematics here: a framework's own operations run on local tensors. Nor is there anything that torch and
 MindSpore spell alike (``tensor.shape``, ``tensor.view``, ``parameter.data = …``, ``requires_grad_()``,
-``tensor.register_hook``, ``handle.remove()``). With the backend Protocols of :mod:`hp_core.comm.backend` there are at
+``tensor.register_hook``, ``handle.remove()``). With the backend Protocols of `hp_core.comm.backend` there are at
 most 48 callables, and a test lists them by name: a new one has to displace an old one.
 
 Each docstring says what MindSpore (2.10, PyNative) maps it to.
@@ -244,7 +244,7 @@ class AutogradOps(Protocol):
 
 @runtime_checkable
 class Platform(Protocol):
-    """A framework: what :func:`hp_core.platform.get_platform` returns. Made without arguments."""
+    """A framework: what `hp_core.platform.get_platform` returns. Made without arguments."""
 
     name: str
     """``"torch"`` or ``"mindspore"``."""

@@ -36,7 +36,7 @@ def choose() -> str:
     """Return the name of the framework to use; imports nothing but plugins.
 
     Raises:
-        PlatformError: As :func:`get_platform`.
+        PlatformError: As `get_platform`.
     """
     from hp_core.registry import names
 

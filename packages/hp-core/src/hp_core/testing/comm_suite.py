@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every comm backend must pass: random programs of collectives, each element of each result checked.
 
-Subclass :class:`CommSuite` in a test file. What must come out is computed with NumPy on the spot; a failure names seed
+Subclass `CommSuite` in a test file. What must come out is computed with NumPy on the spot; a failure names seed
 and step.
 """
 

@@ -22,7 +22,7 @@ Tensors = dict[Quantity, Any]  # to a tensor, or None where there is no gradient
 
 @dataclass(frozen=True)
 class Setup:
-    """What all the runs of one comparison share; the arguments of :func:`assert_same_as_single`."""
+    """What all the runs of one comparison share; the arguments of `assert_same_as_single`."""
 
     build: Callable[[], torch.nn.Module]
     batch_for: Callable[[int], Any]
@@ -47,7 +47,7 @@ class _Report:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`assert_same_as_single` measured.
+    """What `assert_same_as_single` measured.
 
     Attributes:
         worst: the tensor nearest to its bound; its ``ratio`` is at most 1.
@@ -85,17 +85,17 @@ def assert_same_as_single(
     Runs of ``num_steps`` steps from the same weights: one process in float64 (the reference), one process in
     ``dtype`` (five times, to know its own error), and the ranks in ``dtype``. Losses and gradients are compared at
     every step, weights after the last, on EVERY rank. A rank's error against the reference may be twice one process's
-    own plus eps (:mod:`hp_core.testing.tolerance` says it exactly). Missing and unexpected names, a gradient that is
+    own plus eps (`hp_core.testing.tolerance` says it exactly). Missing and unexpected names, a gradient that is
     ``None`` on one side, other shapes, and numbers that are not finite are failures whatever their size.
 
-    The functions run in the workers of :func:`hp_core.testing.ranks`, one thread each; pass small models.
+    The functions run in the workers of `hp_core.testing.ranks`, one thread each; pass small models.
 
     Args:
         build: returns the model, the same at every call with torch's generator seeded by ``seed``.
         batch_for: ``batch_for(step)`` returns the whole batch of a step, the same at every call: a tensor, or
             mappings, tuples and lists of tensors and other things. Floating tensors are cast to the run's type.
         distribute: ``distribute(model, loss_fn)`` applies the feature to the built model and returns the
-            :class:`~hp_core.testing.trainee.Trainee` that trains it.
+            `Trainee` that trains it.
         num_ranks: number of processes.
         num_steps: optimizer steps.
         dtype: compute type; float32 when ``None``.

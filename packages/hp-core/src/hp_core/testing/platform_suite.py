@@ -244,7 +244,7 @@ class PlatformSuite(TensorAndDeviceChecks, TrainingChecks):
     """Every callable of a platform, exercised on one device.
 
     A check is a method called ``test_…``. A suite for another framework overrides ``linear``, ``nested`` and ``randn``
-    of :class:`~hp_core.testing.platform_case.PlatformCase`, the only methods that name a framework's own operations.
+    of `PlatformCase`, the only methods that name a framework's own operations.
     """
 
     @classmethod

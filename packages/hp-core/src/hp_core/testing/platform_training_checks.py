@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a platform's modules and autograd; part of :class:`hp_core.testing.platform_suite.PlatformSuite`."""
+"""The checks of a platform's modules and autograd; part of `hp_core.testing.platform_suite.PlatformSuite`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MAX_POOLS = 3  # a worker with a framework in it takes some 300 MB
 
 
 class RankError(HPError, RuntimeError):
-    """A function run by :func:`ranks` failed on a rank, or a rank did not answer in time.
+    """A function run by `ranks` failed on a rank, or a rank did not answer in time.
 
     Attributes:
         rank: the rank that failed first (of those that did not answer: the lowest).
@@ -68,7 +68,7 @@ _owner = os.getpid()
 
 
 class Ranks:
-    """A handle on a pool; made by :func:`ranks`. The processes start at the first ``run``."""
+    """A handle on a pool; made by `ranks`. The processes start at the first ``run``."""
 
     def __init__(self, key: _Key) -> None:
         self._key = key

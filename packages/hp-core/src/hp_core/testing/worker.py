@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process behind one rank of :func:`hp_core.testing.ranks`: it runs what it is sent, and sends back the result.
+"""The process behind one rank of `hp_core.testing.ranks`: it runs what it is sent, and sends back the result.
 
 Messages in both directions are an 8-byte length and a pickle. Standard output and standard error are the
 parent's memory files.

@@ -12,7 +12,7 @@ __all__ = ["TorchPlatform"]
 
 
 class TorchPlatform:
-    """``get_platform()`` where the framework is torch; see :class:`hp_core.platform.protocols.Platform`."""
+    """``get_platform()`` where the framework is torch; see `hp_core.platform.protocols.Platform`."""
 
     name = "torch"
 

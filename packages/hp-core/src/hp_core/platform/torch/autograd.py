@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autograd of torch. Contracts are in :class:`hp_core.platform.protocols.AutogradOps`."""
+"""Autograd of torch. Contracts are in `hp_core.platform.protocols.AutogradOps`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hp_core.platform.protocols import Removable
 
 
 class TorchAutograd:
-    """:class:`~hp_core.platform.protocols.AutogradOps` on torch."""
+    """`AutogradOps` on torch."""
 
     def no_grad(self) -> AbstractContextManager[Any]:
         """Return a context in which nothing is recorded."""

@@ -3,7 +3,7 @@
 
 ``torch.cuda`` and ``torch.npu`` (which torch_npu adds) are alike, so the handle is the module of that name and little
 else. The CPU lacks events, memory and generators of its own there. Contracts are in
-:class:`hp_core.platform.protocols.DeviceOps`.
+`hp_core.platform.protocols.DeviceOps`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _import_npu() -> None:
 
 
 class TorchDevice:
-    """:class:`~hp_core.platform.protocols.DeviceOps` on torch."""
+    """`DeviceOps` on torch."""
 
     def __init__(self, device_type: str, api: Any) -> None:
         self.type = device_type

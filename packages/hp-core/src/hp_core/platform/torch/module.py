@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and hooks of ``nn.Module``. Contracts are in :class:`hp_core.platform.protocols.ModuleOps`."""
+"""Parameters and hooks of ``nn.Module``. Contracts are in `hp_core.platform.protocols.ModuleOps`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hp_core.platform.protocols import HookKind, Removable
 
 
 class TorchModule:
-    """:class:`~hp_core.platform.protocols.ModuleOps` on torch."""
+    """`ModuleOps` on torch."""
 
     def named_parameters(self, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield every dotted name with its parameter; a tied one under each of its names."""

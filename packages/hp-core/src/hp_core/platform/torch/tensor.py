@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of torch: allocate, alias, copy, free. Contracts are in :class:`hp_core.platform.protocols.TensorOps`."""
+"""Tensors of torch: allocate, alias, copy, free. Contracts are in `hp_core.platform.protocols.TensorOps`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DTYPES = {
 
 
 class TorchTensor:
-    """:class:`~hp_core.platform.protocols.TensorOps` on torch."""
+    """`TensorOps` on torch."""
 
     def empty(self, shape: Sequence[int], dtype: str, device: str, *, pinned: bool = False) -> torch.Tensor:
         """Return a new tensor with undefined contents."""
