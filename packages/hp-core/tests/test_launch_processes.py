@@ -129,6 +129,48 @@ def test_a_script_runs_as_main_beside_its_own_modules_and_its_threads_outlive_it
     assert capfd.readouterr().out == "[rank 0] neighbour __main__ neighbour\n"
 
 
+def test_a_script_means_what_it_means_without_a_launcher(tmp_path, capfd):
+    source = """
+        def area(side: int) -> float: ...
+        print(area.__annotations__ == {"side": int, "return": float}, os.path.isabs(__file__))
+    """
+    assert finish(start(tmp_path, source, num_ranks=1)) == {}
+    assert capfd.readouterr().out == "[rank 0] True True\n"
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(3)", "raise ValueError('of the child')"])
+def test_how_a_forked_child_ends_is_not_how_the_rank_ends(tmp_path, capfd, ending):
+    source = f"""
+        if os.fork() == 0:
+            {ending}
+        status = os.waitstatus_to_exitcode(os.wait()[1])
+        time.sleep(4)  # longer than a rank that has failed is left alone
+        print("the child ended with", status)
+    """
+    assert finish(start(tmp_path, source, num_ranks=1)) == {}
+    out, err = capfd.readouterr()
+    assert out.startswith("[rank 0] the child ended with ")
+    assert ("ValueError: of the child" in err) == ("raise" in ending)
+
+
+def test_output_that_cannot_be_written_is_said_and_the_job_goes_on(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text("import sys\nfor _ in range(20000): print('x' * 100)\nprint('done', file=sys.stderr)\n")
+    code = (
+        "import sys, time\nfrom hp_core.launch.processes import RankProcesses\n"
+        "from hp_core.launch.spec import LaunchSpec\n"
+        "job = RankProcesses(LaunchSpec(sys.argv[1], (), 1), {0: {'RANK': '0'}}, 'mark')\n"
+        "while job.poll() is None: time.sleep(0.02)\n"
+        "job.close()\n"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(script)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.stderr.count("hp run: output is lost, it cannot be written: [Errno 28]") == 1
+    assert "[rank 0] done" in done.stderr
+
+
 def test_a_rank_that_raises_takes_the_others_down_and_its_traceback_is_kept(tmp_path):
     source = """
         def broken():
@@ -271,6 +313,13 @@ def chained(inner: Exception, outer: Exception) -> Exception:
             raise outer  # noqa: B904  # the implicit chain is what is tested
     except Exception as error:
         return error
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before Python 3.11")
+def test_notes_do_not_hide_the_message():
+    error = ValueError("the message")
+    error.add_note("see page 3")
+    assert from_exception(1, error).summary == "ValueError: the message"
 
 
 @pytest.mark.parametrize(

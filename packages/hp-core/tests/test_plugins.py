@@ -93,6 +93,11 @@ def test_a_plugin_that_is_not_a_proper_one_is_broken_and_says_why(install: Insta
     assert plugins.manager().get_plugin("odd:odd") is None
 
 
+def test_a_plugin_that_exits_ends_only_itself(install: Install) -> None:
+    install("a-broken", "raise SystemExit(7)")
+    assert info_of("a-broken").why == "importing a_broken raised SystemExit: 7"
+
+
 def test_an_entry_point_that_leads_nowhere_is_broken(install: Install) -> None:
     install("ghost", None)
     assert "No module named 'ghost'" in info_of("ghost").why

@@ -56,6 +56,8 @@ def test_parts_of_the_model_config_can_be_given_one_by_one():
         ([("train.steps", None)], "--train.steps needs a value (integer)"),
         ([("model.config.hidden_size", "64")], "model.config: needs the key 'model_type'"),
         ([("run.callbacks", "progress")], "run.callbacks: given 'progress', expected list of names"),
+        ([("run.name", "../evil")], "run.name: '../evil' is not one component of a path"),
+        ([("run.name", "..")], "run.name: '..' is not one component of a path"),
         ([("run.deterministic", "perhaps")], "run.deterministic: given 'perhaps', expected true|false"),
     ],
 )

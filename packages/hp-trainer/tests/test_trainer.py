@@ -311,6 +311,10 @@ def test_a_local_folder_is_loaded_and_incomplete_weights_are_refused(tiny_run, t
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ModelError, match=r"lack 9 parameters of config\.json"):
         build_model(config, folder, 257)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelError, match=r"local cannot be loaded: Error while deserializing header"):
+        build_model(config, folder, 257)
 
 
 def test_the_schedule_warms_up_and_ends_at_the_minimum():

@@ -92,7 +92,7 @@ def from_exception(rank: int, error: BaseException, *, own_files: Collection[str
     """
     # Where a collective failed is worth a traceback: the message says which one, not from where it was called.
     expected = error.at_start if isinstance(error, CommError) else isinstance(error, HPError)
-    text = str(error) if expected else traceback.format_exception_only(error)[-1]
+    text = str(error) if expected else _without_notes(error)
     return Failure(
         rank=rank,
         kind="exception",
@@ -103,6 +103,13 @@ def from_exception(rank: int, error: BaseException, *, own_files: Collection[str
         secondary=is_consequence(error),
         expected=expected,
     )
+
+
+def _without_notes(error: BaseException) -> str:
+    """Return ``ValueError: message``; notes (`BaseException.add_note`) stand below it, in the traceback."""
+    described = traceback.TracebackException(type(error), error, None)
+    described.__notes__ = None
+    return list(described.format_exception_only())[-1]
 
 
 def from_exit(rank: int, code: int, error: SystemExit, *, own_files: Collection[str] = ()) -> Failure:

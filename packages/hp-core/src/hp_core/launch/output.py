@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import sys
 import threading
 from typing import BinaryIO
 
@@ -68,6 +69,7 @@ class _Stream:
         self._destination = destination
         self._prefix = prefix
         self._partial = b""
+        self._said = False
 
     def copy(self) -> bool:
         """Copy what is there; return False at the end of the stream."""
@@ -92,7 +94,14 @@ class _Stream:
 
     def _write(self, lines: list[bytes]) -> None:
         if lines:
-            # A reader that has gone (hp run … | head) must not stop the job, nor fill the ranks' pipes.
-            with contextlib.suppress(BrokenPipeError, ValueError):
+            # A reader that has gone (hp run … | head) or a full disk must not stop the job, nor fill the ranks' pipes.
+            try:
                 self._destination.write(b"".join(self._prefix + line + b"\n" for line in lines))
                 self._destination.flush()
+            except (BrokenPipeError, ValueError):
+                pass
+            except OSError as error:
+                if not self._said:
+                    self._said = True
+                    with contextlib.suppress(OSError, ValueError):
+                        print(f"hp run: output is lost, it cannot be written: {error}", file=sys.stderr, flush=True)

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     sys.argv = [target, *args]
-    rank = int(os.environ["RANK"])
+    rank, process = int(os.environ["RANK"]), os.getpid()
     own_files = {__file__, runpy.__file__, "<frozen runpy>"}
     try:
         if kind == "module":
@@ -42,25 +42,30 @@ def main(argv: list[str]) -> int:
         else:
             _run_script(target)
     except SystemExit as error:
+        if os.getpid() != process:
+            raise  # a child that the target has forked: its end is not the rank's
         code = _exit_code(error)
         if code:
             _leave(failure_fd, from_exit(rank, code, error, own_files=own_files))
         return code
     except BaseException as error:
+        if os.getpid() != process:
+            raise
         _leave(failure_fd, from_exception(rank, error, own_files=own_files))
         return 1
     return 0
 
 
 def _run_script(path: str) -> None:
+    path = os.path.abspath(path)  # as Python does: it stays true when the script changes its folder
     sys.path[0] = os.path.dirname(os.path.realpath(path))
     # Not runpy.run_path: it takes the script's globals away when the script ends, under the feet of its threads.
     module = types.ModuleType("__main__")
     namespace: dict[str, Any] = module.__dict__
     namespace.update(__file__=path, __builtins__=__builtins__)
     sys.modules["__main__"] = module
-    with io.open_code(os.path.abspath(path)) as file:
-        code = compile(file.read(), path, "exec")
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)  # without this file's own __future__
     exec(code, namespace)  # noqa: S102  # the user's script is what we are here to run
 
 

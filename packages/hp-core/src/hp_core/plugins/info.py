@@ -45,7 +45,7 @@ class PluginInfo:
     why: str = ""
     offers: tuple[Provide, ...] = ()
     hooks: tuple[str, ...] = ()
-    error: Exception | None = field(default=None, compare=False, repr=False)
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
     def well(self) -> bool:

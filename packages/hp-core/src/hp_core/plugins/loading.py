@@ -43,7 +43,7 @@ class _Candidate:
     plugin: Any = None
     state: State = "active"
     why: str = ""
-    error: Exception | None = None
+    error: BaseException | None = None
     offers: tuple[Provide, ...] = ()
     hooks: tuple[str, ...] = ()
 
@@ -51,7 +51,7 @@ class _Candidate:
     def key(self) -> str:
         return f"{normalize(self.found.distribution)}:{self.found.name}"
 
-    def fail(self, state: State, why: str, error: Exception | None = None) -> None:
+    def fail(self, state: State, why: str, error: BaseException | None = None) -> None:
         self.state, self.why, self.error = state, " ".join(why.split()), error
 
 
@@ -163,7 +163,7 @@ def _import(candidate: _Candidate) -> None:
         for part in filter(None, attribute.split(".")):
             plugin = getattr(plugin, part)
         candidate.plugin = plugin
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:  # what a plugin exits with is its own trouble, too
         candidate.fail("broken", f"importing {candidate.found.value} raised {type(exc).__name__}: {exc}", exc)
 
 
@@ -174,7 +174,7 @@ def _attempt(
         step(candidate, manager)
     except PluginError as exc:
         candidate.fail("broken", str(exc), exc)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:
         candidate.fail("broken", f"{type(exc).__name__}: {exc}", exc)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Section(BaseModel):
@@ -32,6 +32,15 @@ class RunConfig(Section):
     callbacks: list[str] = Field(
         default=["progress"], description="names of callbacks that plugins offer, in order; progress is the live table"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _one_component(cls, name: str) -> str:
+        if name in (".", "..") or "/" in name or not name.isprintable():
+            raise ValueError(
+                f"run.name: {name!r} is not one component of a path, such as my-run; it is made in output_dir"
+            )
+        return name
 
 
 class ModelConfig(Section):

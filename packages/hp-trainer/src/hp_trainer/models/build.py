@@ -84,6 +84,7 @@ def build_model(config: TrainConfig, folder: Path | None, vocab_size: int) -> Mo
         ModelError: transformers does not know the model type, cannot read the folder, or the vocabulary is too small.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     auto_model: Any = AutoModelForCausalLM  # untyped
@@ -92,7 +93,7 @@ def build_model(config: TrainConfig, folder: Path | None, vocab_size: int) -> Mo
             try:
                 # A key that the weights lack would be initialised at random, which no one asked for: it raises.
                 module, info = auto_model.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-            except (OSError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError, SafetensorError) as error:
                 raise ModelError(f"model.name: folder {folder} cannot be loaded: {first_line(error)}") from error
             if info["missing_keys"]:
                 names = sorted(info["missing_keys"])
