@@ -37,9 +37,7 @@ class RunConfig(Section):
     @classmethod
     def _one_component(cls, name: str) -> str:
         if name in (".", "..") or "/" in name or not name.isprintable():
-            raise ValueError(
-                f"run.name: {name!r} is not one component of a path, such as my-run; it is made in output_dir"
-            )
+            raise ValueError(f"run.name: {name!r} is not one component of a path, such as my-run")
         return name
 
 
