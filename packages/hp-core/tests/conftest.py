@@ -105,6 +105,8 @@ except HPError as exc:
 with open({path!r} + ".tmp", "w") as file:
     file.write(f"{{time.monotonic() - began:.3f}} {{text}}")
 os.rename({path!r} + ".tmp", {path!r})
+import atexit
+atexit._run_exitfuncs()  # which an interpreter does at its end, and a child of multiprocessing does not
 """
 
 _UP = """
