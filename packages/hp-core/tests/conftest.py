@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hp_core import plugins
@@ -170,3 +171,18 @@ def _play(path: Path, size: int, body: str, *, silent: tuple[int, ...] = (), tim
 def play(tmp_path: Path) -> Callable[..., list[Answer]]:
     """Run a scenario on some ranks that may fail: ``play(size, body, silent=…, timeout_s=…, up=…, env=…)``."""
     return functools.partial(_play, tmp_path)
+
+
+def _gone(pid: int, within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def gone() -> Callable[..., bool]:
+    """Say whether a process ends in time: ``gone(pid, within_s=5.0)``; one that waits to be reaped has ended."""
+    return _gone

@@ -12,7 +12,6 @@ import textwrap
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hp_core.errors import LaunchError
@@ -82,15 +81,6 @@ WAITING = """
     print("pids", os.getpid(), child.pid, flush=True)
     time.sleep(600)
 """
-
-
-def gone(pid: int, within_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def write(path: Path, source: str) -> str:
@@ -252,7 +242,7 @@ def test_settings_of_the_rendezvous_reach_it(tmp_path):
     ],
     ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
 )
-def test_nothing_survives_a_signal_to_the_launcher(tmp_path, number, returncode, said):
+def test_nothing_survives_a_signal_to_the_launcher(tmp_path, number, returncode, said, gone):
     script = write(tmp_path / "job.py", WAITING)
     before = set(os.listdir("/dev/shm"))
     job = subprocess.Popen([*HP, "-n", "2", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -11,7 +11,6 @@ import textwrap
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hp_core.errors import CommError, ConfigError
@@ -43,15 +42,6 @@ def finish(processes: RankProcesses, within_s: float = 30.0) -> dict[int, Failur
         raise AssertionError("the job did not end")
     finally:
         processes.close()
-
-
-def gone(pid: int, within_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_lines_have_their_rank_in_front_and_the_last_partial_one_is_not_lost(tmp_path, capfd):
@@ -171,7 +161,7 @@ def test_output_that_cannot_be_written_is_said_and_the_job_goes_on(tmp_path):
     assert "[rank 0] done" in done.stderr
 
 
-def test_a_rank_that_raises_takes_the_others_down_and_its_traceback_is_kept(tmp_path):
+def test_a_rank_that_raises_takes_the_others_down_and_its_traceback_is_kept(tmp_path, gone):
     source = """
         def broken():
             raise ValueError("boom")
@@ -241,7 +231,7 @@ def test_a_failed_rank_that_does_not_end_is_ended(tmp_path):
     assert failures[0].summary == "ValueError: with a thread that stays"
 
 
-def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions_of_their_own(tmp_path, capfd):
+def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions_of_their_own(tmp_path, capfd, gone):
     source = """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         plain = subprocess.Popen(["sleep", "600"])
@@ -263,7 +253,7 @@ def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions
     assert [pid for pid in [*pids, *processes.pids.values()] if not gone(pid)] == []
 
 
-def test_the_ranks_die_with_a_launcher_that_is_killed(tmp_path):
+def test_the_ranks_die_with_a_launcher_that_is_killed(tmp_path, gone):
     launcher = tmp_path / "launcher.py"
     launcher.write_text(
         textwrap.dedent("""

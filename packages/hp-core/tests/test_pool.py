@@ -11,7 +11,6 @@ import textwrap
 import threading
 import time
 
-import psutil
 import pytest
 
 from hp_core.errors import CommError
@@ -38,15 +37,6 @@ def bare(num_ranks: int, **options):
 
 def my_rank() -> int:
     return int(os.environ["RANK"])
-
-
-def gone(pid: int, within_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_results_come_in_rank_order_and_functions_of_test_modules_travel_by_value():
@@ -76,7 +66,7 @@ def test_large_arguments_and_results_pass():
     assert bare(2).run(lambda data: data[::-1], blob) == [blob[::-1]] * 2
 
 
-def test_a_failing_rank_is_named_with_its_traceback_and_what_was_printed_and_the_pool_is_remade():
+def test_a_failing_rank_is_named_with_its_traceback_and_what_was_printed_and_the_pool_is_remade(gone):
     pool = bare(2)
     before = pool.run(os.getpid)
 
@@ -171,7 +161,7 @@ def test_each_environment_has_a_pool_of_its_own():
     assert shared.run(os.getpid) != own.run(os.getpid)
 
 
-def test_at_most_three_pools_live_and_the_least_recently_used_ends():
+def test_at_most_three_pools_live_and_the_least_recently_used_ends(gone):
     pids = [bare(1, env={"HP_POOL": str(number)}).run(os.getpid)[0] for number in range(3)]
     assert bare(1, env={"HP_POOL": "0"}).run(os.getpid) == pids[:1]
     bare(1, env={"HP_POOL": "3"}).run(os.getpid)
@@ -245,7 +235,7 @@ SCRIPT = """
     ("how", "returncode"),
     [("returns", 0), ("raises", 7), ("killed", -9), ("killed while a worker holds the interpreter", -9)],
 )
-def test_a_plain_script_can_use_it_and_nothing_survives_the_script(tmp_path, how, returncode):
+def test_a_plain_script_can_use_it_and_nothing_survives_the_script(tmp_path, how, returncode, gone):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     done = subprocess.run([sys.executable, script, how], capture_output=True, text=True, timeout=60)
