@@ -118,7 +118,11 @@ def _shared(session: nox.Session) -> Path:
     version = sys.version.split()[0]
     want = f"{version} {_digest([CONSTRAINTS, *ROOT.glob('packages/*/pyproject.toml')], *TOOLS)}"
     stamp = environment / ".requirements"
-    if not stamp.exists() or stamp.read_text() != want:
+    sources = environment / ".sources"
+    have = _digest(_sources())
+    stale = not stamp.exists() or stamp.read_text() != want
+    changed = stale or not sources.exists() or sources.read_text() != have
+    if stale:
         session.log("making the shared environment in .venvs/shared (a few minutes, once)")
         if not stamp.exists() or stamp.read_text().split()[0] != want.split()[0]:
             _create_venv(environment)  # a new one, or left half made, or of another Python
@@ -126,22 +130,23 @@ def _shared(session: nox.Session) -> Path:
         session.run(
             python, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *TOOLS, external=True, env=QUIET
         )  # fmt: skip
+    if changed:
         _build_wheels(session, python)
+    if stale:
         session.run(
             python, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), "--find-links", str(WHEELHOUSE),
             "hyper-parallel[torch]", external=True, env=QUIET,
         )  # fmt: skip
+        sources.unlink(missing_ok=True)
         stamp.write_text(want)
-        (environment / ".sources").unlink(missing_ok=True)  # pip keeps a wheel of the same version: see below
-    sources = environment / ".sources"
-    if not sources.exists() or sources.read_text() != _digest(_sources()):
-        _build_wheels(session, python)
+    if changed:
+        # By force: pip would keep an installed wheel of the same version.
         wheels = [str(path) for path in sorted(WHEELHOUSE.glob("*.whl"))]
         session.run(
             python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--force-reinstall", *wheels,
             external=True, env=QUIET,
         )  # fmt: skip
-        sources.write_text(_digest(_sources()))
+        sources.write_text(have)
     path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     session.env.update({"PATH": path, "VIRTUAL_ENV": str(environment), "PYTHONDONTWRITEBYTECODE": "1"})
     return environment
