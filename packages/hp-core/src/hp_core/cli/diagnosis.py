@@ -17,6 +17,7 @@ from typing import Any
 from hp_core import catalog, plugins, registry
 from hp_core.cli.probe import probe
 from hp_core.errors import HPError
+from hp_core.plugins.exception_text import exception_text
 from hp_core.plugins.requirements import install_command, unmet_requirements
 
 #: pip's name of each framework, and the extra of hp-core that asks for it.
@@ -202,8 +203,9 @@ def _look_at_plugins(found: Diagnosis) -> None:
         for lines in plugins.hooks().hp_report_lines():
             for label, value in lines or ():
                 found.add("Reported by plugins", str(label), str(value))
-    except HPError as exc:
-        found.missing.append(Missing("a working hp_report_lines", str(exc), "hp plugins list", required=True))
+    except (Exception, SystemExit) as exc:  # a hook that raised, or lines that are no pairs
+        why = str(exc) if isinstance(exc, HPError) else exception_text(exc)
+        found.missing.append(Missing("a working hp_report_lines", why, "hp plugins list", required=True))
 
 
 def _version(distribution: str) -> str | None:

@@ -27,10 +27,14 @@ def doctor(
 
     from hp_core.cli.diagnosis import diagnose
 
-    diagnosis = diagnose()
     if as_json:
-        print(json.dumps(diagnosis.as_dict(), indent=2))
+        from hp_core.cli.plugin_output import only_result_on_stdout
+
+        with only_result_on_stdout() as write:
+            diagnosis = diagnose()
+            write(json.dumps(diagnosis.as_dict(), indent=2))
     else:
+        diagnosis = diagnose()
         _print(diagnosis)
     raise typer.Exit(0 if diagnosis.ok else 1)
 

@@ -35,18 +35,28 @@ def list_plugins(
     """
     import json
 
+    if as_json:
+        from hp_core.cli.plugin_output import only_result_on_stdout
+
+        with only_result_on_stdout() as write:
+            infos, problems, well = _look()
+            found = {"plugins": [_as_dict(info) for info in infos], "problems": problems, "ok": well}
+            write(json.dumps(found, indent=2))
+    else:
+        infos, problems, well = _look()
+        _print_table(infos, problems)
+    raise typer.Exit(0 if well else 1)
+
+
+def _look() -> tuple[list[PluginInfo], list[str], bool]:
+    """Return the plugins, what is wrong with settings and names, and whether all is well."""
     from hp_core import plugins, registry
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", plugins.PluginWarning)  # all of it is in the list
         infos = plugins.plugin_infos()
     problems = plugins.plugin_complaints() + [str(conflict) for conflict in registry.conflicts()]
-    well = not problems and all(info.well for info in infos)
-    if as_json:
-        print(json.dumps({"plugins": [_as_dict(info) for info in infos], "problems": problems, "ok": well}, indent=2))
-    else:
-        _print_table(infos, problems)
-    raise typer.Exit(0 if well else 1)
+    return infos, problems, not problems and all(info.well for info in infos)
 
 
 def _as_dict(info: PluginInfo) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import pluggy
 
 from hp_core.errors import HPError, PluginError
+from hp_core.plugins.exception_text import exception_text
 
 
 def name_culprits(manager: pluggy.PluginManager) -> None:
@@ -31,7 +32,7 @@ def name_culprits(manager: pluggy.PluginManager) -> None:
         culprit = _find(exc, methods)
         name = culprit.plugin_name if culprit else "one that pluggy cannot name"
         error = PluginError(
-            f"plugin {name!r} failed in hook {hook_name}: {type(exc).__name__}: {exc}"
+            f"plugin {name!r} failed in hook {hook_name}: {exception_text(exc)}"
             f" (HP_PLUGINS_DISABLE={name.partition(':')[0]} runs without it)"
         )
         error.__cause__ = exc

@@ -19,8 +19,10 @@ import pluggy
 from hp_core import hookspecs
 from hp_core.errors import PluginError, did_you_mean
 from hp_core.plugins.discovery import Found, find_plugins
+from hp_core.plugins.exception_text import exception_text
 from hp_core.plugins.hook_errors import name_culprits
 from hp_core.plugins.info import Offer, PluginInfo, State
+from hp_core.plugins.interrupts import watch_interrupts
 from hp_core.plugins.requirements import install_command, unmet_requirements
 from hp_core.plugins.settings_from_environment import PluginSettings, normalize
 from hp_core.plugins.static_offers import read_offers
@@ -56,23 +58,28 @@ class _Candidate:
 
 
 def load_plugins(settings: PluginSettings) -> Loaded:
-    """Load every installed plugin that ``settings`` allow; never raises because of a plugin."""
+    """Load every installed plugin that ``settings`` allow.
+
+    Never raises because of a plugin, whatever that raises; Ctrl-C still ends it.
+    """
     manager = pluggy.PluginManager("hyper_parallel")
     manager.add_hookspecs(hookspecs)
     name_culprits(manager)
     candidates = [_Candidate(found) for found in find_plugins()]
     complaints = _block(candidates, settings)
     _refuse_duplicates(candidates)
-    for step in (_check_requirements, _import):
+    with watch_interrupts() as interrupted:
         for candidate in _active(candidates):
-            step(candidate)
-    # New hooks first: an implementation may come from a plugin that loads before the one that specifies it.
-    for candidate in _active(candidates):
-        _attempt(candidate, _add_hookspecs, manager)
-    for candidate in _active(candidates):
-        _attempt(candidate, _register, manager)
-    for candidate in _active(candidates):
-        _attempt(candidate, _collect_offers, manager)
+            _check_requirements(candidate)
+        for step in (
+            _import,
+            # New hooks first: an implementation may come from a plugin that loads before the one that specifies it.
+            _add_hookspecs,
+            _register,
+            _collect_offers,
+        ):
+            for candidate in _active(candidates):
+                _attempt(candidate, step, manager, interrupted)
     infos = []
     for candidate in candidates:
         if candidate.state != "active":
@@ -156,26 +163,28 @@ def _check_requirements(candidate: _Candidate) -> None:
         candidate.fail("incompatible", f"{'; '.join(map(str, unmet))}: {install_command(unmet)}")
 
 
-def _import(candidate: _Candidate) -> None:
-    try:
-        module_name, _, attribute = candidate.found.value.partition(":")
-        plugin: Any = importlib.import_module(module_name)
-        for part in filter(None, attribute.split(".")):
-            plugin = getattr(plugin, part)
-        candidate.plugin = plugin
-    except (Exception, SystemExit) as exc:  # what a plugin exits with is its own trouble, too
-        candidate.fail("broken", f"importing {candidate.found.value} raised {type(exc).__name__}: {exc}", exc)
-
-
 def _attempt(
-    candidate: _Candidate, step: Callable[[_Candidate, pluggy.PluginManager], None], manager: pluggy.PluginManager
+    candidate: _Candidate,
+    step: Callable[[_Candidate, pluggy.PluginManager], None],
+    manager: pluggy.PluginManager,
+    interrupted: Callable[[], bool],
 ) -> None:
     try:
         step(candidate, manager)
-    except PluginError as exc:
-        candidate.fail("broken", str(exc), exc)
-    except (Exception, SystemExit) as exc:
-        candidate.fail("broken", f"{type(exc).__name__}: {exc}", exc)
+    except BaseException as exc:  # what a plugin exits with is its own trouble, too
+        if isinstance(exc, KeyboardInterrupt) and interrupted():
+            raise
+        what = f"importing {candidate.found.value} raised " if step is _import else ""
+        own = isinstance(exc, PluginError) and step is not _import
+        candidate.fail("broken", what + (str(exc) if own else exception_text(exc)), exc)
+
+
+def _import(candidate: _Candidate, manager: pluggy.PluginManager) -> None:
+    module_name, _, attribute = candidate.found.value.partition(":")
+    plugin: Any = importlib.import_module(module_name)
+    for part in filter(None, attribute.split(".")):
+        plugin = getattr(plugin, part)
+    candidate.plugin = plugin
 
 
 def _add_hookspecs(candidate: _Candidate, manager: pluggy.PluginManager) -> None:

@@ -27,7 +27,7 @@ def read_offers(found: Found) -> tuple[Provide, ...]:
         return ()
     try:
         tree = ast.parse(source.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
         return ()
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     return tuple(provide for call in calls if (provide := _literal(call)) is not None)
