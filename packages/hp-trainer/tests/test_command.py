@@ -11,6 +11,7 @@ import time
 
 import pytest
 import yaml
+from safetensors import SafetensorError
 
 import hp_core.comm as comm
 from hp_core.cli import main as hp
@@ -244,6 +245,35 @@ def test_a_disk_that_fills_up_while_the_model_is_written_is_one_line_and_leaves_
     assert f"it needs {export_bytes(module) + 16 * 2**20:,} bytes" in message
     assert "\n" not in message
     assert list(tmp_path.glob("*model*")) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "bytes: free some space or set run.output_dir"),
+        (
+            OSError(errno.EACCES, "Permission denied"),
+            "Permission denied; make the folder writable or set run.output_dir",
+        ),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "free some space or set run.output_dir"),
+        (
+            SafetensorError("I/O error: Input/output error (os error 5)"),
+            "make the folder writable or set run.output_dir",
+        ),
+    ],
+)
+def test_only_a_full_disk_is_called_one(tmp_path, tiny_run, monkeypatch, error, ends):
+    config = to_config(tiny_run)
+    module = build_model(config, None, 257).module
+
+    def fail(folder):
+        raise error
+
+    monkeypatch.setattr(module, "save_pretrained", fail)
+    with pytest.raises(TrainingError) as caught:
+        export_model(module, load_tokenizer(config, None), tmp_path / "model")
+    assert str(caught.value).endswith(ends)
+    assert ("bytes: free some space" in str(caught.value)) == ("No space" in str(error))
 
 
 def test_hp_train_on_a_full_disk_ends_with_that_line(capsys, config_file, tmp_path):

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hp_core.errors import ConfigError
 from hp_trainer.command import parse
@@ -27,6 +29,28 @@ def test_the_resolved_configuration_reads_back_equal(tmp_path):
     options = [("train.betas", "[0.8, 0.9]"), ("model.config", "{model_type: llama}"), ("data.max_bytes", "null")]
     config = load_config(None, options)
     assert load_config(write(tmp_path, dump_yaml(config))) == config
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.text(min_size=1), plain, max_size=4))
+def test_any_plain_model_config_reads_back_equal(tmp_path, values):
+    config = to_config({"model": {"config": {**values, "model_type": "llama"}}})
+    assert load_config(write(tmp_path, dump_yaml(config))) == config
+
+
+def test_anchors_and_merges_are_taken_but_not_those_that_make_millions_of_values(tmp_path):
+    merged = "train: &base {steps: 3, lr: 0.1}\nmodel: {config: {<<: *base, model_type: llama, lr: 1}}\n"
+    assert load_config(write(tmp_path, merged)).model.config == {"steps": 3, "lr": 1, "model_type": "llama"}
+    lines = "".join(f", x{i + 1}: &x{i + 1} [{', '.join([f'*x{i}'] * 10)}]" for i in range(9))
+    with pytest.raises(ConfigError, match=r"model\.config: more than 100,000 values"):
+        load_config(write(tmp_path, f"model: {{config: {{model_type: llama, x0: &x0 [1]{lines}}}}}"))
 
 
 def test_parts_of_the_model_config_can_be_given_one_by_one():
@@ -59,6 +83,13 @@ def test_parts_of_the_model_config_can_be_given_one_by_one():
         ([("run.name", "../evil")], "run.name: '../evil' is not one component of a path"),
         ([("run.name", "..")], "run.name: '..' is not one component of a path"),
         ([("run.deterministic", "perhaps")], "run.deterministic: given 'perhaps', expected true|false"),
+        ([("train.steps", "true")], "train.steps: given True, expected integer: true and false are no numbers"),
+        ([("data.max_bytes", "no")], "data.max_bytes: given False, expected integer or null: true and false are no"),
+        ([("train.betas", "[0.9, true]")], "train.betas: given [0.9, True], expected list of 2 numbers: true and"),
+        ([("train.betas", "[" * 3000)], "train.betas: given '[[["),
+        ([("model.config", "{a: 1, a: 2}")], "line 1: the key 'a' is given a second time"),
+        ([("model.config.x", "{a: 1, a: 2}")], "--model.config.x: given '{a: 1, a: 2}': line 1: the key 'a'"),
+        ([("model.config.x", "2026-01-01")], "model.config.x: given datetime.date(2026, 1, 1) (date), expected null"),
     ],
 )
 def test_a_wrong_key_or_value_is_one_line_that_names_it(options, message):
@@ -77,6 +108,33 @@ def test_a_wrong_key_or_value_is_one_line_that_names_it(options, message):
         ("- 1\n", "holds a list, expected a mapping of sections"),
         ("train: [\n", "is no YAML"),
         ("run:\n  name: 3\n", "run.name: given 3, expected text"),
+        ("train: {steps: 3}\ntrain: {lr: 1}\n", ": line 2: the key 'train' is given a second time, first in line 1;"),
+        ("train:\n  steps: 3\n  lr: 1\n  'steps': 4\n", ": line 4: the key 'steps' is given a second time, first in l"),
+        ("[" * 3000, "it is nested too deep"),
+        ("{a: " * 3000, "it is nested too deep"),
+        ("train: {steps: true}", "train.steps: given True, expected integer: true and false are no numbers"),
+        ("train.steps: 3\n", "key 'train.steps' has dots, which only options have: nest it as train: {steps: …}"),
+        ("model: {config.hidden_size: 3}\n", "nest it as model: {config: {hidden_size: …}}"),
+        ("train.stesp: 3\n", "unknown key 'train.stesp'; did you mean 'train.steps'"),
+        ("3: 4\n", "unknown key '3'; the sections are run, model"),
+        ("run: {seed: 2026-02-31}\n", "a value cannot be read: day is out of range for month"),
+        ("x: *nowhere\n", ": line 1 is no YAML: found undefined alias 'nowhere'"),
+        ("a\0b", "it is no YAML: unacceptable character #x0000"),
+        ("&a {train: *a}\n", "unknown key 'train.train'"),
+        (
+            "model: {config: &a {model_type: llama, x: *a}}\n",
+            "model.config: nested deeper than 50 levels, or an anchor",
+        ),
+        ("model: {config: {model_type: llama, x: 2026-01-01}}\n", "model.config.x: given datetime.date(2026, 1, 1)"),
+        (
+            "model: {config: {model_type: llama, x: [!!set {a}]}}\n",
+            "model.config.x.0: given {'a'} (set), expected null",
+        ),
+        ("model: {config: {model_type: llama, x: !!binary aGk=}}\n", "model.config.x: given b'hi' (bytes), expected"),
+        (
+            "model: {config: {model_type: llama, x: {2026-01-01: y}}}\n",
+            "model.config.x: given the key datetime.date(20",
+        ),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, text, message):

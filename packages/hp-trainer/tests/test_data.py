@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
 import os
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,6 +176,82 @@ def test_files_that_are_not_utf8_are_left_out_and_counted(tiny_run, text_folder)
     assert data.num_skipped == 1
     assert data.first_skipped.endswith("latin.txt")
     assert data.num_files == 8
+
+
+def test_a_binary_file_is_left_out_before_files_are_held_out(tiny_run, tmp_path):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for name in "abcd":
+        (folder / name).write_text("some text\n" * 20)
+    last = find_files(DataConfig(path=str(folder)))[-1]  # the one that would be held out
+    last.path.write_bytes(bytes(range(256)))
+    tiny_run["data"].update(path=str(folder), heldout=0.05)
+    data = prepare_tokens(to_config(tiny_run), None, leader=True)
+    assert (data.num_files, data.num_skipped, data.first_skipped) == (3, 1, str(last.path))
+    assert len(data.heldout) == 201
+
+
+def test_a_file_that_may_not_be_read_is_left_out_and_counted(tiny_run, text_folder, monkeypatch):
+    read_text = Path.read_text
+
+    def closed(self, *args, **kwargs):  # not by its mode: root reads everything
+        if self.name == "3.txt":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return read_text(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    data = prepare_tokens(to_config(tiny_run), None, leader=True)
+    assert (data.num_files, data.num_skipped, data.first_skipped) == (7, 1, str(text_folder / "3.txt"))
+
+
+def test_a_folder_closed_to_us_is_one_line(text_folder, monkeypatch):
+    def closed(self):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    with pytest.raises(DataError, match=r"data\.path: .*text cannot be read: Permission denied; name another"):
+        find_files(DataConfig(path=str(text_folder)))
+
+
+def test_links_that_go_around_and_files_that_are_none_do_not_stop_or_repeat_anything(text_folder):
+    wanted = {file.path.name for file in find_files(DataConfig(path=str(text_folder)))}
+    for name in ("again", "once-more"):  # two: a walk that followed them would double at each level
+        (text_folder / name).symlink_to(text_folder)
+    (text_folder / "itself").symlink_to("itself")
+    (text_folder / "nothing").symlink_to("nowhere")
+    (text_folder / "zeros").symlink_to("/dev/zero")
+    os.mkfifo(text_folder / "pipe")
+    for path in (text_folder, text_folder / "**", text_folder / "**" / "*", text_folder / "*"):
+        files = find_files(DataConfig(path=str(path)))
+        assert sorted(file.path.name for file in files) == sorted(wanted), path
+
+
+def test_a_glob_leaves_hidden_files_out_unless_it_names_them(text_folder):
+    (text_folder / ".hidden").mkdir()
+    (text_folder / ".hidden" / "9.txt").write_text("hidden")
+    assert len(find_files(DataConfig(path=str(text_folder / "**" / "*.txt")))) == 8
+    assert len(find_files(DataConfig(path=str(text_folder / ".h*" / "*.txt")))) == 1
+
+
+def test_a_file_name_that_is_no_utf8_is_a_name(tiny_run, text_folder):
+    with open(os.fsencode(text_folder) + b"/\xff\xfe.txt", "wb") as file:
+        file.write(b"text")
+    assert prepare_tokens(to_config(tiny_run), None, leader=True).num_files == 9
+
+
+# From Python 3.13 on, "**x" is a pattern.
+@pytest.mark.parametrize("pattern", ["/etc/*", *([] if sys.version_info >= (3, 13) else ["**x", "."])])
+def test_a_pattern_that_is_none_is_one_line(text_folder, pattern):
+    with pytest.raises(DataError, match=r"is no pattern below a folder") as caught:
+        find_files(DataConfig(path=str(text_folder), pattern=pattern))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_home_of_nobody_and_a_name_too_long_are_one_line():
+    with pytest.raises(DataError, match=r"data\.path: ~nobody-of-this-name/x does not exist"):
+        find_files(DataConfig(path="~nobody-of-this-name/x"))
+    with pytest.raises(DataError, match=r"cannot be read: File name too long"):
+        find_files(DataConfig(path="a" * 5000))
 
 
 def test_only_text_that_is_not_utf8_is_an_error(tiny_run, tmp_path):

@@ -284,6 +284,14 @@ def test_a_mistyped_model_name_gets_near_matches():
         ({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}, "model.config: llama cannot be built"),
         ({"model_type": "llama", "hidden_size": "big"}, "model.config: llama cannot be built"),
         (
+            {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 3},
+            r"The hidden size \(32\) is not a multiple of the number of attention heads \(3\)",
+        ),
+        (
+            {"model_type": "llama", "hidden_size": 32, "max_position_embeddings": 255},
+            r"data\.seq_len: 256 is more than the 255 positions of the model; set data\.seq_len to 255 or less",
+        ),
+        (
             {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 100},
             "has 100 entries but the tokenizer 257",
         ),
@@ -299,7 +307,7 @@ def test_a_local_folder_is_loaded_and_incomplete_weights_are_refused(tiny_run, t
     parts = build_model(to_config(tiny_run), None, 257)
     folder = tmp_path / "local"
     parts.module.save_pretrained(folder)
-    config = to_config({"model": {"name": str(folder)}})
+    config = to_config({"model": {"name": str(folder)}, "data": {"seq_len": 32}})
     with pytest.raises(ModelError, match=r"has no tokenizer \(tokenizer.json\)"):
         load_tokenizer(config, folder)
     load_tokenizer(to_config(tiny_run), None).save_pretrained(folder)

@@ -28,7 +28,7 @@ class CacheError(HPError, RuntimeError):
 def cache_root(configured: str | None = None) -> Path:
     """Return the cache folder: ``data.cache_dir``, else ``$HP_CACHE``, else ``~/.cache/hyper_parallel``."""
     chosen = configured or os.environ.get("HP_CACHE")
-    return Path(chosen).expanduser() if chosen else Path("~/.cache/hyper_parallel").expanduser()
+    return Path(os.path.expanduser(chosen or "~/.cache/hyper_parallel"))
 
 
 def build_once(folder: Path, build: Callable[[Path], None], *, what: str, leader: bool, timeout_s: float) -> Path:

@@ -107,8 +107,10 @@ def _launch(config: TrainConfig, arguments: list[str]) -> int:
     from hp_core.launch.spec import LaunchSpec
     from hp_trainer.callbacks import check_callbacks
     from hp_trainer.prepare import prepare
-    from hp_trainer.run import now
+    from hp_trainer.run import now, run_folder
+    from hp_trainer.run_lock import RunLock
 
+    RunLock(run_folder(config)).check_free()
     check_callbacks(config)
     prepare(config)
     environment = {} if config.launch.threads is None else {"OMP_NUM_THREADS": str(config.launch.threads)}
@@ -129,8 +131,11 @@ def _launch(config: TrainConfig, arguments: list[str]) -> int:
 def _complete_run_folder(config: TrainConfig, status: int | None, started: str) -> None:
     """Write what rank 0 could not: killed, or torn down with the job, it may leave its run `running` or reportless."""
     from hp_trainer.run import mark_failed, run_folder
+    from hp_trainer.run_lock import RunLock
 
     folder = run_folder(config)
+    if RunLock(folder).is_held():
+        return  # rank 0 was refused: another job trains there
     if mark_failed(folder, _reason(status), since=started) and not (folder / "report.html").is_file():
         from hp_trainer.report import write_report
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hp_trainer.cache import DISK_FULL
 from hp_trainer.quiet import quiet_transformers
-from hp_trainer.run import TrainingError
+from hp_trainer.run import TrainingError, one_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,7 +44,7 @@ def export_model(module: Any, tokenizer: Any, folder: Path) -> None:
     One rank calls it (rank 0). A tensor at a time is copied from the device.
 
     Raises:
-        TrainingError: The disk is full or the folder not writable: the path and the bytes needed.
+        TrainingError: The disk is full (with the bytes needed), or the folder not writable: the path and the reason.
     """
     from safetensors import SafetensorError
 
@@ -58,9 +60,15 @@ def export_model(module: Any, tokenizer: Any, folder: Path) -> None:
         partial.rename(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise TrainingError(
-            f"cannot write the model to {folder}: {error}; it needs {num_bytes + _MARGIN_BYTES:,} bytes: "
-            "free some space or set run.output_dir"
-        ) from error
+        raise TrainingError(f"cannot write the model to {folder}: {_reason(error, num_bytes)}") from error
     finally:
         module.config.use_cache = use_cache
+
+
+def _reason(error: Exception, num_bytes: int) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        number = int(found[1])  # safetensors tells it in its message only
+    if number in DISK_FULL:
+        return f"{one_line(error)}; it needs {num_bytes + _MARGIN_BYTES:,} bytes: free some space or set run.output_dir"
+    return f"{one_line(error)}; make the folder writable or set run.output_dir"

@@ -14,6 +14,7 @@ from typing import Any
 from hp_core.errors import ConfigError, HPError
 from hp_trainer.cache import DISK_FULL
 from hp_trainer.config import TrainConfig, dump_yaml
+from hp_trainer.run_lock import Holder, RunLock
 
 
 class TrainingError(HPError, RuntimeError):
@@ -31,6 +32,7 @@ class Run:
         world_size: Number of ranks.
         info: What `run.json` holds; complete on rank 0.
         step: Steps done so far.
+        has_folder: Whether the folder is this run's, made by `start`; an error before that leaves what is there alone.
     """
 
     config: TrainConfig
@@ -39,6 +41,8 @@ class Run:
     world_size: int = 1
     info: dict[str, Any] = field(default_factory=dict)
     step: int = 0
+    has_folder: bool = False
+    _lock: RunLock | None = field(default=None, init=False, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -51,7 +55,13 @@ class Run:
         return self.config.train.steps
 
     def start(self) -> None:
-        """Make the run folder with `config.yaml` and a first `run.json` (rank 0); an earlier run is kept aside."""
+        """Make the run folder with `config.yaml` and a first `run.json` (rank 0); an earlier run is kept aside.
+
+        Rank 0 holds the folder's lock until `close`.
+
+        Raises:
+            ConfigError: Another process trains in that folder, it holds something that is no run, or cannot be made.
+        """
         self.info.update(
             name=self.config.run.name,
             status="running",
@@ -60,7 +70,9 @@ class Run:
             seed=self.config.run.seed,
         )
         if self.is_main:
-            make_folder(self.dir)
+            self._lock = RunLock(self.dir)
+            make_folder(self.dir, self._lock)
+            self.has_folder = True
             (self.dir / "config.yaml").write_text(dump_yaml(self.config), encoding="utf-8")
             self.save()
 
@@ -72,6 +84,12 @@ class Run:
         if self.is_main:
             self.save()
 
+    def close(self) -> None:
+        """Let others have the folder; nothing is written any more."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
     def save(self) -> None:
         """Write `run.json`; a reader sees the old or the new one, never half of it."""
         write_info(self.dir, self.info)
@@ -79,26 +97,35 @@ class Run:
 
 def run_folder(config: TrainConfig) -> Path:
     """Return the folder of a run."""
-    return Path(config.run.output_dir).expanduser() / config.run.name
+    return Path(os.path.expanduser(config.run.output_dir)) / config.run.name
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, lock: RunLock) -> None:
     """Make an empty run folder; one with an earlier run in it is renamed to ``NAME.1``, ``NAME.2``, … first.
 
+    Args:
+        folder: The folder to make.
+        lock: Its lock, which is taken before anything is looked at.
+
     Raises:
-        ConfigError: The folder holds something that is no run, or cannot be made.
+        ConfigError: Another process trains in the folder, it holds something that is no run, or cannot be made.
     """
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        killed = lock.dead_holder()
+        lock.acquire()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             if not (folder / "run.json").is_file():
                 raise ConfigError(
                     f"run.output_dir: {folder} exists and is no run folder; name another run.name or run.output_dir"
                 )
+            if killed:
+                mark_failed(folder, killed_reason(killed))
             number = 1
             while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
                 number += 1
             folder.rename(aside)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
     except OSError as error:
         raise ConfigError(
             f"run.output_dir: cannot make {folder}: {error.strerror or error}; name another folder"
@@ -108,11 +135,15 @@ def make_folder(folder: Path) -> None:
 def write_info(folder: Path, info: dict[str, Any]) -> None:
     """Write ``info`` as `run.json` in one step."""
     temporary = folder / f".run.json.{os.getpid()}"
-    temporary.write_text(json.dumps(info, indent=1), encoding="utf-8")
-    temporary.replace(folder / "run.json")
+    try:
+        temporary.write_text(json.dumps(info, indent=1), encoding="utf-8")
+        temporary.replace(folder / "run.json")
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
-def mark_failed(folder: Path, reason: str, *, since: str) -> bool:
+def mark_failed(folder: Path, reason: str, *, since: str = "") -> bool:
     """Turn a `run.json` that still says ``running`` into ``failed``: rank 0 was killed and could not do it itself.
 
     Args:
@@ -123,16 +154,33 @@ def mark_failed(folder: Path, reason: str, *, since: str) -> bool:
     Returns:
         Whether the job's run is there and failed.
     """
-    path = folder / "run.json"
-    if not path.is_file():
+    try:
+        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return False
-    info = json.loads(path.read_text(encoding="utf-8"))
-    if info.get("started", "") < since:
+    if not isinstance(info, dict) or str(info.get("started", "")) < since:
         return False
-    if info["status"] == "running":
+    if info.get("status") == "running":
         info.update(status="failed", ended=now(), error={"message": reason})
         write_info(folder, info)
-    return bool(info["status"] == "failed")
+    return bool(info.get("status") == "failed")
+
+
+def mark_killed(folder: Path) -> bool:
+    """Turn ``running`` into ``failed`` where the process that ran it left its lock behind; return whether it did.
+
+    For who comes later (`hp report`): a run that was killed together with its launcher has no one else to say so.
+    """
+    killed = RunLock(folder.resolve()).dead_holder()
+    try:
+        return killed is not None and mark_failed(folder, killed_reason(killed))
+    except OSError:  # somebody else's folder, for one: whoever asks gets to know what they asked for all the same
+        return False
+
+
+def killed_reason(holder: Holder) -> str:
+    """Return what `run.json` is to say of a run whose process is gone."""
+    return f"the process of rank 0 ({holder}) ended without a word: it was killed, or its machine went down"
 
 
 def disk_full_error(error: BaseException, folder: Path) -> TrainingError | None:
@@ -160,6 +208,12 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or its class's name where there is none."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception's message with its lines joined, cut where it is long; its class's name where it is empty."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 400 else f"{text[:400]}…"
 
 
 def now() -> str:

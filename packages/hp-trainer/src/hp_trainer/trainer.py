@@ -70,6 +70,8 @@ class LLMTrainer:
             if failure is exc:
                 raise
             raise failure from exc
+        finally:
+            self.run.close()
         return self.run.info
 
     def _train(self, callbacks: CallbackList) -> None:
@@ -225,7 +227,7 @@ class LLMTrainer:
         if not isinstance(exc, KeyboardInterrupt):
             tell_plugins(exc, self.run)
         callbacks.tell_failure(self.run, exc)
-        if self.run.info.get("status") is None or not self.run.dir.is_dir():
+        if not self.run.has_folder:
             return
         try:
             self.run.finish("failed", exc)

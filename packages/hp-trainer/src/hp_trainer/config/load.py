@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from hp_core.errors import ConfigError, did_you_mean
 from hp_trainer.config.keys import Key, all_keys, section_names
 from hp_trainer.config.schema import TrainConfig
+from hp_trainer.config.strict_yaml import InvalidYamlError, parse_yaml
 
 
 def load_config(path: str | Path | None = None, options: Sequence[tuple[str, str | None]] = ()) -> TrainConfig:
@@ -65,23 +66,19 @@ def to_config(source: TrainConfig | Mapping[str, Any] | str | Path) -> TrainConf
 
 def dump_yaml(config: TrainConfig) -> str:
     """Return the resolved configuration as YAML that `load_config` reads back to an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    # Not in JSON mode, which would turn the keys of a mapping such as id2label into text.
+    return yaml.safe_dump(config.model_dump(), sort_keys=False)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path} does not exist; give the path of a YAML file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" line {where.line + 1}" if where is not None else ""
-        raise ConfigError(
-            f"configuration file {path}{line} is no YAML: {getattr(error, 'problem', error)}; mend that line, for "
-            "example (train: {steps: 3})"
-        ) from None
+    except InvalidYamlError as error:
+        raise ConfigError(f"configuration file {path}: {error}; for example: train: {{steps: 3}}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -130,8 +127,10 @@ def _parse_option(key: Key, name: str, text: str | None) -> Any:
     if key.holds_text and name == key.name:
         return None if text in ("null", "") and "null" in key.type_name else text
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text)
+    except InvalidYamlError as error:
+        if key.is_mapping and (name == key.name or text.lstrip().startswith(("{", "["))):
+            raise ConfigError(f"--{name}: given {_short(text)}: {error}") from None
         return text
     # YAML 1.1 takes 1e-4 (no dot) for text; a free-form mapping has no schema that would mend it.
     if key.is_mapping and isinstance(value, str):
@@ -145,17 +144,37 @@ def _parse_option(key: Key, name: str, text: str | None) -> Any:
 def _one_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     # Pydantic adds the position in a tuple to the path: "train.betas.1".
-    name = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return str(_unknown_key(name))
-    given = first["input"]
+    parts = [str(part) for part in first["loc"]]
+    name = ".".join(parts)
+    if first["type"] in ("extra_forbidden", "invalid_key"):
+        return str(_dotted_key(parts) or _unknown_key(name))
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     key = _longest_known(name)
     expected = f"{key.type_name}" if key is not None else "a mapping of keys"
     reason = first["msg"][0].lower() + first["msg"][1:]
     more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{name}: given {given!r}, expected {expected}: {reason}{more}"
+    return f"{name}: given {_short(first['input'])}, expected {expected}: {reason}{more}"
+
+
+def _dotted_key(parts: Sequence[str]) -> ConfigError | None:
+    """Return the error for a dotted key in a file or mapping (``train.steps: 3``), which is right as an option only."""
+    name = ".".join(parts)
+    try:
+        _find_key(name)
+    except ConfigError:
+        return None
+    first, *rest = name.split(".")
+    example = "".join(f"{{{part}: " for part in rest)
+    return ConfigError(
+        f"key {parts[-1]!r} has dots, which only options have: nest it as {first}: {example}…{'}' * len(rest)}"
+    )
+
+
+def _short(value: Any) -> str:
+    """Return ``repr(value)``, cut where it is long: an error is one line."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _longest_known(name: str) -> Key | None:

@@ -6,15 +6,29 @@ Each field has a one-line description: `hp train --help` prints them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from hp_trainer.config.plain_values import find_odd_value
 
 
 class Section(BaseModel):
     """What all sections share: no unknown keys, values checked when assigned too."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Python's True is an int, so pydantic takes it for 1.
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        numbers = {int, float} & {annotation, *get_args(annotation)} or get_origin(annotation) is tuple
+        values = value if isinstance(value, list | tuple) else [value]
+        if numbers and any(isinstance(item, bool) for item in values):
+            raise PydanticCustomError("bool_for_number", "true and false are no numbers")
+        return value
 
 
 class RunConfig(Section):
@@ -56,6 +70,13 @@ class ModelConfig(Section):
         description="folder of the tokenizer, or 'bytes'; default: the model's own, bytes with model.config",
     )
 
+    @field_validator("config")
+    @classmethod
+    def _plain(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
+        if config is not None and (odd := find_odd_value(config)):
+            raise ValueError(f"model.config{odd}")
+        return config
+
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:
         if self.config is not None and "model_type" not in self.config:
@@ -67,13 +88,15 @@ class DataConfig(Section):
     """The text and how it is cut into samples."""
 
     path: str | None = Field(
-        default=None, description="folder or glob of text files; default: the running Python's standard library"
+        default=None,
+        min_length=1,
+        description="folder or glob of text files; default: the running Python's standard library",
     )
     pattern: str = Field(default="**/*", min_length=1, description="which files of a folder, as a glob below it")
     max_bytes: int | None = Field(
         default=4_000_000, ge=1, description="stop taking files at this many bytes; null for all of them"
     )
-    seq_len: int = Field(default=256, ge=2, description="tokens a sample")
+    seq_len: int = Field(default=256, ge=2, lt=2**31, description="tokens a sample")
     heldout: float = Field(default=0.05, gt=0, lt=1, description="fraction of the files kept for evaluation")
     cache_dir: str | None = Field(
         default=None,
@@ -84,12 +107,12 @@ class DataConfig(Section):
 class OptimisationConfig(Section):
     """The optimisation."""
 
-    steps: int = Field(default=24, ge=1, description="optimizer steps")
-    micro_batch_size: int = Field(default=1, ge=1, description="samples a rank takes per forward")
-    accumulation: int = Field(default=1, ge=1, description="micro-batches a rank joins into one step")
+    steps: int = Field(default=24, ge=1, lt=2**31, description="optimizer steps")
+    micro_batch_size: int = Field(default=1, ge=1, lt=2**31, description="samples a rank takes per forward")
+    accumulation: int = Field(default=1, ge=1, lt=2**31, description="micro-batches a rank joins into one step")
     lr: float = Field(default=1e-4, gt=0, description="peak learning rate")
     min_lr: float = Field(default=1e-5, ge=0, description="learning rate at the last step")
-    warmup_steps: int = Field(default=3, ge=0, description="steps of linear warm-up")
+    warmup_steps: int = Field(default=3, ge=0, lt=2**31, description="steps of linear warm-up")
     weight_decay: float = Field(default=0.01, ge=0, description="AdamW's weight decay; not on norms and biases")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=(0.9, 0.95), description="AdamW's betas"
@@ -106,9 +129,14 @@ class EvalConfig(Section):
     """Evaluation on the held-out files, before and after the training."""
 
     batches: int = Field(
-        default=16, ge=0, description="held-out batches of micro_batch_size over all ranks; 0 for no evaluation"
+        default=16,
+        ge=0,
+        lt=2**31,
+        description="held-out batches of micro_batch_size over all ranks; 0 for no evaluation",
     )
-    every: int = Field(default=0, ge=0, description="evaluate every so many steps too; 0 for only before and after")
+    every: int = Field(
+        default=0, ge=0, lt=2**31, description="evaluate every so many steps too; 0 for only before and after"
+    )
 
 
 class ParallelConfig(Section):
@@ -124,7 +152,7 @@ class LaunchConfig(Section):
 
     ranks: int = Field(default=1, ge=1, description="ranks on this host (also -n); ignored under hp run or torchrun")
     timeout_s: float = Field(
-        default=600.0, gt=0, description="seconds a collective, or a wait for another rank's files, may take"
+        default=600.0, gt=0, le=1e8, description="seconds a collective, or a wait for another rank's files, may take"
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads a rank; default: cores / ranks")
 

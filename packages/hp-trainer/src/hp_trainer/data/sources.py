@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
+import stat
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,25 +35,24 @@ class TextFile:
     @property
     def order(self) -> bytes:
         """A hash of the name: files are taken in this order, so a capped or held-out part is a fair sample."""
-        return hashlib.sha256(self.name.encode()).digest()
+        return hashlib.sha256(self.name.encode("utf-8", "surrogateescape")).digest()
 
 
 def find_files(config: DataConfig) -> list[TextFile]:
     """Return the run's non-empty files in hash order, at most ``data.max_bytes`` of them (but one at least).
 
     Raises:
-        DataError: The path does not exist, or no non-empty file matches.
+        DataError: The path does not exist or cannot be read, the pattern is none, or no non-empty file matches.
     """
-    source, paths = _candidates(config)
-    files = []
-    for path, name in paths:
-        if path.is_file():
-            stat = path.stat()
-            if stat.st_size:
-                files.append(TextFile(path, name, stat.st_size, stat.st_mtime_ns))
+    try:
+        source, paths = _candidates(config)
+        files, unreadable = _stat(paths)
+    except OSError as error:
+        raise DataError(f"data.path: {config.path} cannot be read: {error.strerror or error}; name another") from error
     if not files:
+        why = f" ({len(unreadable)} cannot be read, first {unreadable[0]})" if unreadable else ""
         raise DataError(
-            f"data.path: {source} has no non-empty file; put text files there or name another folder or glob"
+            f"data.path: {source} has no non-empty file{why}; put text files there or name another folder or glob"
         )
     files.sort(key=lambda file: file.order)
     if config.max_bytes is None:
@@ -93,18 +94,48 @@ def _candidates(config: DataConfig) -> tuple[str, Iterable[tuple[Path, str]]]:
         root = Path(sysconfig.get_paths()["stdlib"])
         paths = (path for path in root.rglob("*.py") if not _NOT_STDLIB.intersection(path.relative_to(root).parts))
         return f"the standard library in {root}", _named(root, paths)
-    root = Path(config.path).expanduser()
+    root = Path(os.path.expanduser(config.path))
     if root.is_dir():
-        paths = (path for path in root.glob(config.pattern) if not _hidden(path.relative_to(root)))
+        paths = (path for path in _glob(root, config.pattern) if not _hidden(path.relative_to(root)))
         return f"folder {config.path} (pattern {config.pattern!r})", _named(root, paths)
     if root.is_file():
         return f"file {config.path}", [(root, root.name)]
     if glob.has_magic(config.path):
-        found = [Path(name) for name in glob.glob(str(root), recursive=True)]
+        # Not by `glob.glob`, whose ** follows links to folders: around and around in a loop of them.
+        first = next(number for number, part in enumerate(root.parts) if glob.has_magic(part))
+        base, pattern = Path(*root.parts[:first]), root.parts[first:]
+        found = _glob(base, "/".join([*pattern, "*"] if pattern[-1] == "**" else pattern))
+        if not any(part.startswith(".") for part in pattern):
+            found = (path for path in found if not _hidden(path.relative_to(base)))
         return f"glob {config.path!r}", [(path, path.as_posix()) for path in found]
     raise DataError(
         f"data.path: {config.path} does not exist; give a folder, a file or a glob such as 'texts/**/*.txt'"
     )
+
+
+def _glob(root: Path, pattern: str) -> Iterator[Path]:
+    try:
+        yield from root.glob(pattern)
+    except (ValueError, NotImplementedError, IndexError) as error:
+        raise DataError(
+            f"data.pattern or data.path: {pattern!r} is no pattern below a folder: {error}; give one such as '**/*.txt'"
+        ) from None
+
+
+def _stat(paths: Iterable[tuple[Path, str]]) -> tuple[list[TextFile], list[Path]]:
+    """Return the non-empty files, and what could not be looked at."""
+    files, unreadable = [], []
+    for path, name in paths:
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue  # a link to nothing, or gone since
+        except OSError:  # in a folder that is closed to us, or a link to itself
+            unreadable.append(path)
+            continue
+        if stat.S_ISREG(found.st_mode) and found.st_size:
+            files.append(TextFile(path, name, found.st_size, found.st_mtime_ns))
+    return files, unreadable
 
 
 def _named(root: Path, paths: Iterable[Path]) -> list[tuple[Path, str]]:

@@ -23,7 +23,7 @@ from hp_trainer.data.sources import DataError, TextFile, find_files, source_name
 from hp_trainer.models.build import load_tokenizer, tokenizer_folder
 from hp_trainer.quiet import quiet_transformers
 
-_FORMAT = 1
+_FORMAT = 2
 #: Characters handed to the tokenizer at a time: enough for its threads, little in memory.
 _BATCH_CHARACTERS = 1 << 20
 
@@ -125,7 +125,10 @@ def _tokenise(files: list[TextFile], config: TrainConfig, tokenizer: Any, target
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     digest = hashlib.sha256()
     tally = _Tally()
-    train, heldout = split_heldout(files, config.data.heldout)
+    readable = [file for file in files if _text(file, tally) is not None]
+    if not readable:
+        raise _no_text("any", config, files, tally)
+    train, heldout = split_heldout(readable, config.data.heldout)
 
     def encode(texts: list[str]) -> list[list[int]]:
         with quiet_transformers():
@@ -148,12 +151,7 @@ def _tokenise(files: list[TextFile], config: TrainConfig, tokenizer: Any, target
         cut = _cut_position(text, config.data.heldout)
         counts = (write("train", iter([text[:cut]])), write("heldout", iter([text[cut:]])))
     if not all(counts):
-        part = "training" if not counts[0] else "held-out"
-        raise DataError(
-            f"data.path: {source_name(config.data)}: no text for the {part} part after {tally.num_skipped} of "
-            f"{len(files)} files were left out as not UTF-8; give more UTF-8 text, or another data.heldout "
-            f"than {config.data.heldout:g}"
-        )
+        raise _no_text("the held-out" if counts[0] else "the training", config, files, tally)
     meta = {
         "dtype": dtype.name,
         "num_files": tally.num_files,
@@ -165,17 +163,35 @@ def _tokenise(files: list[TextFile], config: TrainConfig, tokenizer: Any, target
     (target / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
+def _no_text(part: str, config: TrainConfig, files: list[TextFile], tally: _Tally) -> DataError:
+    return DataError(
+        f"data.path: {source_name(config.data)}: no text for {part} part after {tally.num_skipped} of {len(files)} "
+        "files were left out as not UTF-8 or not readable; give more UTF-8 text, or another data.heldout than "
+        f"{config.data.heldout:g}"
+    )
+
+
 def _read(files: list[TextFile], tally: _Tally) -> Iterator[str]:
     for file in files:
-        try:
-            text = file.path.read_text(encoding="utf-8")
-        except (UnicodeDecodeError, PermissionError):
-            tally.num_skipped += 1
-            tally.first_skipped = tally.first_skipped or str(file.path)
-            continue
-        tally.num_files += 1
-        tally.num_bytes += file.num_bytes
-        yield text
+        text = _text(file, tally)
+        if text is not None:
+            tally.num_files += 1
+            tally.num_bytes += file.num_bytes
+            yield text
+
+
+def _text(file: TextFile, tally: _Tally) -> str | None:
+    """Return the text, or None and count the file where it is none.
+
+    Every file is read twice, the first time only for this: the split is of the files that have text, or a binary file
+    might be all that is held out.
+    """
+    try:
+        return file.path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError):
+        tally.num_skipped += 1
+        tally.first_skipped = tally.first_skipped or str(file.path)
+        return None
 
 
 def _encode_batches(texts: Iterator[str], encode: Callable[[list[str]], list[list[int]]]) -> Iterator[list[int]]:

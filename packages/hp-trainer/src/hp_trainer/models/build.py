@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from hp_trainer.models import smollm2
 from hp_trainer.models.bytes_tokenizer import VOCAB_SIZE, bytes_tokenizer
 from hp_trainer.models.smollm2 import ModelError
 from hp_trainer.quiet import quiet_transformers
-from hp_trainer.run import first_line
+from hp_trainer.run import one_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,7 +54,7 @@ def model_folder(config: TrainConfig, *, leader: bool) -> Path | None:
             leader=leader,
             timeout_s=config.launch.timeout_s,
         )
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if not folder.is_dir():
         hint = did_you_mean(name, _KNOWN) or f"; known names: {', '.join(_KNOWN)}"
         raise ModelError(
@@ -81,7 +82,8 @@ def build_model(config: TrainConfig, folder: Path | None, vocab_size: int) -> Mo
         The module in train mode, fp32, on the CPU; 4 bytes a parameter.
 
     Raises:
-        ModelError: transformers does not know the model type, cannot read the folder, or the vocabulary is too small.
+        ModelError: transformers does not know the model type or cannot read the folder, the vocabulary is too small, or
+            a sample is longer than the model allows.
     """
     import torch
     from safetensors import SafetensorError
@@ -94,7 +96,7 @@ def build_model(config: TrainConfig, folder: Path | None, vocab_size: int) -> Mo
                 # A key that the weights lack would be initialised at random, which no one asked for: it raises.
                 module, info = auto_model.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
             except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-                raise ModelError(f"model.name: folder {folder} cannot be loaded: {first_line(error)}") from error
+                raise ModelError(f"model.name: folder {folder} cannot be loaded: {one_line(error)}") from error
             if info["missing_keys"]:
                 names = sorted(info["missing_keys"])
                 raise ModelError(
@@ -103,18 +105,29 @@ def build_model(config: TrainConfig, folder: Path | None, vocab_size: int) -> Mo
                 )
             name = config.model.name
         else:
-            module, name = _random_model(dict(config.model.config or {}), vocab_size), "random"
+            module, name = _random_model(dict(config.model.config or {}), vocab_size, config.data.seq_len), "random"
     rows = module.get_input_embeddings().num_embeddings
     if rows < vocab_size:
         raise ModelError(
             f"the model's vocabulary has {rows} entries but the tokenizer {vocab_size}; name another model.tokenizer"
         )
+    _check_positions(module.config, config.data.seq_len)
     module.config.use_cache = False
     module.train()
     return ModelParts(module, name, type(module).__name__)
 
 
-def _random_model(settings: dict[str, Any], vocab_size: int) -> Any:
+def _check_positions(hf_config: Any, seq_len: int) -> None:
+    """Raise where a sample is longer than what the model was made for: a table of positions ends there."""
+    limit = getattr(hf_config, "max_position_embeddings", None)
+    if isinstance(limit, int) and 0 < limit < seq_len:
+        raise ModelError(
+            f"data.seq_len: {seq_len} is more than the {limit} positions of the model; set data.seq_len to {limit} or "
+            "less, or raise max_position_embeddings in the model's configuration"
+        )
+
+
+def _random_model(settings: dict[str, Any], vocab_size: int, seq_len: int) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -136,14 +149,17 @@ def _random_model(settings: dict[str, Any], vocab_size: int) -> Any:
             if isinstance(value, int) and value >= settings["vocab_size"]:
                 settings.setdefault(key, None)
         hf_config = AutoConfig.for_model(model_type, **settings)
+        _check_positions(hf_config, seq_len)  # before gigabytes are filled
         auto_model: Any = AutoModelForCausalLM  # untyped
         return auto_model.from_config(hf_config, dtype=torch.float32)
+    except ModelError:
+        raise
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
-        raise ModelError(f"model.config: {model_type} cannot be built: {first_line(error)}") from error
+        raise ModelError(f"model.config: {model_type} cannot be built: {one_line(error)}") from error
     except Exception as error:
         # huggingface_hub has its own hierarchy of validation errors, under none of the built-in ones.
         if type(error).__module__.startswith("huggingface_hub"):
-            raise ModelError(f"model.config: {model_type} cannot be built: {first_line(error)}") from error
+            raise ModelError(f"model.config: {model_type} cannot be built: {one_line(error)}") from error
         raise
 
 
@@ -162,7 +178,7 @@ def load_tokenizer(config: TrainConfig, folder: Path | None) -> Any:
         try:
             tokenizer = AutoTokenizer.from_pretrained(source)
         except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"the tokenizer in {source} cannot be loaded: {first_line(error)}") from error
+            raise ModelError(f"the tokenizer in {source} cannot be loaded: {one_line(error)}") from error
     if tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer in {source} has no end-of-text token, which separates the documents")
     return tokenizer
@@ -173,7 +189,7 @@ def tokenizer_folder(config: TrainConfig, folder: Path | None) -> Path | None:
     chosen = config.model.tokenizer
     if chosen == "bytes" or (chosen is None and folder is None):
         return None
-    source = Path(chosen).expanduser() if chosen is not None else folder
+    source = Path(os.path.expanduser(chosen)) if chosen is not None else folder
     assert source is not None
     if not any((source / name).is_file() for name in _TOKENIZER_FILES):
         raise ModelError(

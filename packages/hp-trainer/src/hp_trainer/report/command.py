@@ -15,5 +15,7 @@ def add_report_command(app: typer.Typer) -> None:
     def report(run_dir: Path = typer.Argument(help="The folder of a run, such as runs/NAME.")) -> None:  # noqa: B008
         """Write report.html for a run folder, finished or not, and print its path."""
         from hp_trainer.report.write import write_report
+        from hp_trainer.run import mark_killed
 
+        mark_killed(run_dir)
         typer.echo(str(write_report(run_dir)))
