@@ -101,6 +101,12 @@ class NoneForOne(DataParallel):
         return {**super().gradients(), "scale": None}
 
 
+class GradientOfAnotherDtype(DataParallel):
+    def gradients(self):
+        found = dict(super().gradients())
+        return {**found, "scale": found["scale"].double()}
+
+
 class NameMissing(DataParallel):
     def weights(self):
         return {name: value for name, value in super().weights().items() if name != "key.weight"}
@@ -180,6 +186,7 @@ def test_stages_that_are_complete_together_are_the_same():
         (SlightlyWrongLoss, "loss at step 2: off by"),
         (ZerosForNone, "gradient of unused at step 0: not None, as it is in one process"),
         (NoneForOne, "gradient of scale at step 0: None, where one process has one"),
+        (GradientOfAnotherDtype, "gradient of scale at step 0: dtype float64, in one process float32"),
         (NameMissing, "weight of key.weight after step 2: missing"),
         (NameUnknown, "gradient of module.scale at step 0: one process has no such name"),
         (WrongShape, "weight of norm.weight after step 2: shape (8,), in one process (16,)"),

@@ -91,6 +91,60 @@ def test_slicing_by_another_name_of_the_same_axes_gives_that_name() -> None:
     assert mesh["dp"]["batch"] == mesh["batch"] == batch
 
 
+def test_a_flattened_name_counts_wherever_an_axis_is_asked_for() -> None:
+    mesh = plan((2, 2, 3), ("dp", "cp", "tp"), rank=7)
+    flat = mesh["dp", "cp"].flatten("batch")
+    assert (mesh.size("batch"), mesh.size(("batch", "tp")), mesh.size(("tp", "dp"))) == (4, 12, 6)
+    assert mesh.get_local_rank("batch") == flat.get_local_rank() == 2
+    assert mesh.get_local_rank(("tp", "batch")) == 6
+    assert mesh.spans("batch") == mesh.spans(("dp", "cp"))
+    assert mesh.level("batch") == mesh.level(("dp", "cp"))
+    assert mesh["dp", "cp"].size("batch") == 4
+    for ask in (mesh.size, mesh.get_local_rank, mesh.spans, mesh.level):
+        with pytest.raises(MeshError, match="twice"):
+            ask(("batch", "dp"))
+        with pytest.raises(MeshError, match=r"no axis 'bach': its axes are .*did you mean 'batch'"):
+            ask("bach")
+    with pytest.raises(MeshError, match="slice the root"):
+        mesh["tp"].size("batch")
+
+
+def test_what_is_no_axis_is_an_error_of_the_mesh() -> None:
+    mesh = plan((2, 2, 3), ("dp", "cp", "tp"), rank=7)
+    for axis in (None, slice(0, 1), 1.0, True, ["dp", "cp"], ("dp", None), b"dp"):
+        with pytest.raises(MeshError, match="is no mesh axis: give a name or an index"):
+            mesh[axis]
+    for ask in (mesh.size, mesh.get_local_rank, mesh.get_group, mesh.spans):
+        for axis in (slice(0, 1), 1.0, True, ("dp", None)):
+            with pytest.raises(MeshError, match=r"is no mesh axis|not initialised"):
+                ask(axis)
+    with pytest.raises(MeshError, match="name at least one"):
+        mesh.size(())
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a\n", "\tdp", "a\u00a0b", "a\0", 3, None])
+def test_an_axis_name_is_a_word(name: object) -> None:
+    with pytest.raises(MeshError, match="must be non-empty strings without spaces or control characters"):
+        plan((2, 2), ("tp", name))
+    mesh = plan((2, 2), ("dp", "tp"))
+    if name is not None:
+        with pytest.raises(MeshError, match="must be non-empty strings"):
+            mesh.flatten(name)
+        assert mesh.flatten().mesh_dim_names == ("dp_tp",)
+
+
+def test_only_ranks_that_there_are_can_be_looked_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    mesh = plan((2, 2), ("dp", "tp"), rank_list=(7, 4, 5, 6))
+    for rank in (8, 99, -1, 1.5, "4", True, None):
+        with pytest.raises(MeshError, match=r"there is no rank .* to look from: .* have ranks 0 to 7"):
+            mesh.at_rank(rank)
+    assert mesh.at_rank(0).get_coordinate() is None
+    assert mesh.at_rank(4)["tp"].at_rank(7).rank == 7
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    assert mesh.at_rank(15).get_coordinate() is None
+
+
 def test_a_flattened_name_that_is_taken_raises() -> None:
     mesh = plan((2, 2, 3), ("dp", "cp", "tp"))
     mesh["dp", "cp"].flatten("both")
@@ -200,6 +254,13 @@ def test_a_mesh_larger_than_the_world_raises_before_any_backend_starts(monkeypat
         ({"mesh_shape": (2,), "rank_list": ()}, "rank_list is empty"),
         ({"mesh_shape": (2,), "rank_list": (1, 1)}, "more than once"),
         ({"mesh_shape": 0}, "at least 1"),
+        ({"mesh_shape": True}, "must be whole numbers"),
+        ({"mesh_shape": (2, True)}, "must be whole numbers"),
+        ({"mesh_shape": None}, "must be whole numbers"),
+        ({"mesh_shape": 2.0}, "must be whole numbers"),
+        ({"mesh_shape": (2,), "rank_list": 5}, "rank_list=5 must be a list of ranks"),
+        ({"mesh_shape": (2,), "rank_list": (0, True)}, "must be whole numbers"),
+        ({"mesh_shape": (2,), "mesh_dim_names": 5}, "must be non-empty strings"),
     ],
 )
 def test_arguments_that_do_not_fit_raise(arguments: dict, message: str) -> None:

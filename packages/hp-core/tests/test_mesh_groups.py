@@ -60,6 +60,7 @@ def _two_by_two(rank_list: tuple) -> dict:
         "both": _gathered(mesh, ("dp", "tp")),
         "turned": _gathered(mesh, ("tp", "dp")),
         "flat": _gathered(flat, "all"),
+        "flat by name": _gathered(mesh, "all") if mesh.get_group("all") is flat.get_group() else "another group",
         "sub": _gathered(mesh["tp"], None),
         "sub is axis": mesh["tp"].get_group() is mesh.get_group("tp"),
     }
@@ -75,6 +76,7 @@ def test_every_axis_has_its_group_on_four_ranks(rank_list: tuple) -> None:
             "both": [a, b, c, d],
             "turned": [a, c, b, d],
             "flat": [a, c, b, d],
+            "flat by name": [a, c, b, d],
             "sub": [a, b] if rank in (a, b) else [c, d],
             "sub is axis": True,
         }

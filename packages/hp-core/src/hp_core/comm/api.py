@@ -13,26 +13,33 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hp_core.comm import session as _session
-from hp_core.comm.arguments import check_out, check_rank, check_sizes, check_sum, rows
+from hp_core.comm.arguments import as_group, check_ops, check_out, check_rank, check_sizes, check_sum, rows
 from hp_core.comm.backend import Handle
 from hp_core.comm.group import Group
+from hp_core.comm.tensors import check_tensor
 from hp_core.comm.types import P2P, Call, Tensor, Work, reduction
 from hp_core.errors import CommError
 
+_IN_PLACE = frozenset({"all_reduce", "broadcast"})
+
 
 def _group(group: Group | None) -> Group:
-    return _session.current().world if group is None else group
+    return _session.current().world if group is None else as_group(group)
 
 
 def _run(call: Call, start: Callable[..., Handle], args: tuple[Any, ...], async_op: bool) -> Any:
     try:
         handle = start(*args, call.timeout_s)
     except CommError:
+        call.group.refused(call)
         raise
     except Exception as exc:
         call.group.session.fail(call, exc)
     work = Work(call, handle)
-    return work if async_op else work.wait()
+    if not async_op:
+        return work.wait()
+    call.group.session.in_flight.start(call, handle, args[0] if call.kind in _IN_PLACE else None)
+    return work
 
 
 def all_reduce(
@@ -62,6 +69,7 @@ def all_reduce(
         CommTimeoutError: it did not complete in time.
     """
     group = _group(group)
+    check_tensor("all_reduce", tensor, group, True)
     name = reduction(tensor.dtype, op)
     call = group.begin("all_reduce", tensor, timeout_s, name)
     return _run(call, group.channel.all_reduce, (tensor, name), async_op)
@@ -94,6 +102,7 @@ def all_gather(
         CommTimeoutError: it did not complete in time.
     """
     group = _group(group)
+    check_tensor("all_gather", tensor, group)
     shape = tuple(tensor.shape) or (1,)
     if sizes is None:
         total = shape[0] * group.size
@@ -108,7 +117,7 @@ def all_gather(
         if min(sizes) == max(sizes):
             sizes = None
     if out is not None:
-        check_out("all_gather", out, tensor, (total, *shape[1:]))
+        check_out("all_gather", out, tensor, (total, *shape[1:]), group)
     call = group.begin("all_gather", tensor, timeout_s, "", sizes)
     return _run(call, group.channel.all_gather, (tensor, sizes, out), async_op)
 
@@ -142,6 +151,7 @@ def reduce_scatter(
         CommTimeoutError: it did not complete in time.
     """
     group = _group(group)
+    check_tensor("reduce_scatter", tensor, group)
     name = reduction(tensor.dtype, op)
     shape = rows("reduce_scatter", tensor)
     if sizes is None:
@@ -158,7 +168,7 @@ def reduce_scatter(
         if min(sizes) == max(sizes):
             sizes = None
     if out is not None:
-        check_out("reduce_scatter", out, tensor, (mine, *shape[1:]))
+        check_out("reduce_scatter", out, tensor, (mine, *shape[1:]), group)
     call = group.begin("reduce_scatter", tensor, timeout_s, name, sizes)
     return _run(call, group.channel.reduce_scatter, (tensor, name, sizes, out), async_op)
 
@@ -192,6 +202,7 @@ def all_to_all(
         CommTimeoutError: it did not complete in time.
     """
     group = _group(group)
+    check_tensor("all_to_all", tensor, group)
     shape = rows("all_to_all", tensor)
     if (input_sizes is None) != (output_sizes is None):
         given, other = ("output_sizes", "input_sizes") if input_sizes is None else ("input_sizes", "output_sizes")
@@ -214,7 +225,7 @@ def all_to_all(
                 f"expects {came} (output_sizes)"
             )
     if out is not None:
-        check_out("all_to_all", out, tensor, (sum(output_sizes), *shape[1:]))
+        check_out("all_to_all", out, tensor, (sum(output_sizes), *shape[1:]), group)
     call = group.begin("all_to_all", tensor, timeout_s, "", (input_sizes, output_sizes))
     return _run(call, group.channel.all_to_all, (tensor, input_sizes, output_sizes, out), async_op)
 
@@ -244,7 +255,8 @@ def broadcast(
         CommTimeoutError: it did not complete in time.
     """
     group = _group(group)
-    check_rank("broadcast", "src", src, group)
+    check_tensor("broadcast", tensor, group, True)
+    src = check_rank("broadcast", "src", src, group)
     call = group.begin("broadcast", tensor, timeout_s, f"src {src}")
     return _run(call, group.channel.broadcast, (tensor, src), async_op)
 
@@ -275,12 +287,7 @@ def batch_p2p(
         CommTimeoutError: it did not complete in time.
     """
     group = _group(group)
-    for op in ops:
-        if op.kind not in ("send", "recv"):
-            raise CommError(f"batch_p2p on group {group.name}: kind {op.kind!r} is neither 'send' nor 'recv'")
-        check_rank(f"batch_p2p {op.kind}", "peer", op.peer, group)
-        if not 0 <= op.tag < 2**30:
-            raise CommError(f"batch_p2p on group {group.name}: tag {op.tag} is not in [0, 2**30)")
+    check_ops(ops, group)
     call = group.begin_p2p(ops, timeout_s)
     return _run(call, group.channel.batch_p2p, (ops,), async_op)
 
@@ -317,7 +324,7 @@ def all_gather_object(obj: Any, group: Group | None = None, *, timeout_s: float 
     data = _pickled(obj, "all_gather_object")
     call = group.begin("all_gather_object", None, timeout_s)
     parts = _blocking(call, group.channel.all_gather_bytes, (data,))
-    return [pickle.loads(part) for part in parts]  # noqa: S301 - ranks of one job trust each other
+    return [_unpickled(part, "all_gather_object", group, src) for src, part in enumerate(parts)]
 
 
 def broadcast_object(obj: Any, src: int = 0, group: Group | None = None, *, timeout_s: float | None = None) -> Any:
@@ -334,10 +341,10 @@ def broadcast_object(obj: Any, src: int = 0, group: Group | None = None, *, time
         CommTimeoutError: it did not complete in time.
     """
     group = _group(group)
-    check_rank("broadcast_object", "src", src, group)
+    src = check_rank("broadcast_object", "src", src, group)
     data = _pickled(obj, "broadcast_object") if src == group.rank else None
     call = group.begin("broadcast_object", None, timeout_s, f"src {src}")
-    return pickle.loads(_blocking(call, group.channel.broadcast_bytes, (data, src)))  # noqa: S301 - see above
+    return _unpickled(_blocking(call, group.channel.broadcast_bytes, (data, src)), "broadcast_object", group, src)
 
 
 def _blocking(call: Call, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -360,3 +367,13 @@ def _pickled(obj: Any, kind: str) -> bytes:
         return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as exc:
         raise CommError(f"{kind}: an object of type {type(obj).__name__} does not pickle: {exc}") from exc
+
+
+def _unpickled(data: bytes, kind: str, group: Group, src: int) -> Any:
+    try:
+        return pickle.loads(data)  # noqa: S301 - ranks of one job trust each other
+    except Exception as exc:
+        raise CommError(
+            f"rank {group.ranks[group.rank]}: {kind} on group {group.name}: the object of rank {group.ranks[src]} "
+            f"cannot be unpickled here: {type(exc).__name__}: {exc}"
+        ) from exc

@@ -132,9 +132,10 @@ class C10dChannel:
         result = tensor.new_empty((rows, *tensor.shape[1:])) if out is None else out
         if result.numel() == 0:
             return Done(result)
+        target = result.detach()  # the library's threads and wait() may record gradients, whatever the caller does
         if sizes is None:
             options = self._option(c10d.AllgatherOptions, timeout_s)
-            return Collective(backend._allgather_base(_wire(result), _wire(tensor), options), result, keep=tensor)
+            return Collective(backend._allgather_base(_wire(target), _wire(tensor), options), result, keep=tensor)
         longest = max(sizes)
         if longest * self._size <= rows * 1.25:
             padded = tensor.new_empty((longest, *tensor.shape[1:]))
@@ -143,7 +144,11 @@ class C10dChannel:
             options = self._option(c10d.AllgatherOptions, timeout_s)
             work = backend._allgather_base(_wire(whole), _wire(padded), options)
             pieces = [whole[i * longest : i * longest + size] for i, size in enumerate(sizes)]
-            return Collective(work, result, lambda: torch.cat(pieces, out=result), keep=padded)
+
+            def join() -> None:
+                torch.cat(pieces, out=target)
+
+            return Collective(work, result, join, keep=padded)
         # Very uneven: padding would move mostly nothing. Each rank sends its piece to all.
         copies = tensor.repeat(self._size, *([1] * (tensor.ndim - 1)))
         return self._exchange(backend, copies, [tensor.shape[0]] * self._size, sizes, result, timeout_s)
@@ -166,12 +171,18 @@ class C10dChannel:
             return Done(result)
         if sizes is None and tensor.device.type != "cpu" and tensor.dtype not in (torch.bool, torch.int16):
             options = self._option(dist.ReduceScatterOptions, timeout_s, reduceOp=_NATIVE[op])
-            return Collective(backend._reduce_scatter_base(result, tensor, options), result, keep=tensor)
+            return Collective(backend._reduce_scatter_base(result.detach(), tensor, options), result, keep=tensor)
         came = tensor.new_empty((self._size, *result.shape))
         mine = [cuts[self._rank]] * self._size
         flat = came.view(self._size * cuts[self._rank], *rest)
         handle = self._exchange(backend, tensor, cuts, mine, flat, timeout_s)
-        return handle.then(lambda: _reduce_rows(came, op, result))
+        target = result.detach()
+
+        def reduce() -> torch.Tensor:
+            _reduce_rows(came, op, target)
+            return result
+
+        return handle.then(reduce)
 
     def all_to_all(
         self,
@@ -197,7 +208,7 @@ class C10dChannel:
         timeout_s: float,
     ) -> Collective:
         # A rank with nothing to send or receive still takes part: the others do not know.
-        source, target = _wire(tensor.view(-1)), _wire(result.view(-1))
+        source, target = _wire(tensor.view(-1)), _wire(result.detach().view(-1))
         row = 1
         for length in tensor.shape[1:]:
             row *= length
@@ -311,7 +322,7 @@ def _copy_own(ops: Sequence[P2P]) -> None:
     LocalChannel().batch_p2p(ops, 0.0)
 
 
-def _reduce_rows(rows: torch.Tensor, op: str, out: torch.Tensor) -> torch.Tensor:
+def _reduce_rows(rows: torch.Tensor, op: str, out: torch.Tensor) -> None:
     """Reduce ``rows`` over dim 0 into ``out``, row after row; 16-bit sums in float32."""
     dtype = out.dtype
     total = rows[0]
@@ -321,7 +332,7 @@ def _reduce_rows(rows: torch.Tensor, op: str, out: torch.Tensor) -> torch.Tensor
         total = _COMBINE[op](total, row)
     if op == "avg":
         total = total / rows.shape[0]
-    return out.copy_(total)
+    out.copy_(total)
 
 
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hp_core.comm.timeouts import seconds
 from hp_core.comm.types import P2P, Call, Tensor
 
 if TYPE_CHECKING:
@@ -63,8 +64,11 @@ class Group:
             session.raise_down(self)
         if tensor is not None and tensor.requires_grad:
             session.refuse_grad(kind, self)
+        limit_s = session.timeout_s if timeout_s is None else seconds(timeout_s)
+        if session.in_flight.handles and tensor is not None:
+            session.in_flight.check_free(kind, tensor)
         self.seq = seq = self.seq + 1
-        call = Call(kind, self, seq, tensor, session.timeout_s if timeout_s is None else timeout_s, detail, sizes)
+        call = Call(kind, self, seq, tensor, limit_s, detail, sizes)
         self.last_call = call
         if session.watched:
             session.before(call)
@@ -78,17 +82,24 @@ class Group:
         for op in ops:
             if op.tensor.requires_grad:
                 session.refuse_grad(op.kind, self)
+        limit_s = session.timeout_s if timeout_s is None else seconds(timeout_s)
         self.p2p_seq += 1
         detail = ", ".join(f"{op.kind} peer {op.peer} tag {op.tag} {op.tensor.nbytes} bytes" for op in ops[:4])
         if len(ops) > 4:
             detail += f", and {len(ops) - 4} more"
-        limit_s = session.timeout_s if timeout_s is None else timeout_s
         call = Call("batch_p2p", self, self.p2p_seq, None, limit_s, detail)
         call.nbytes = sum(op.tensor.nbytes for op in ops if op.kind == "send")
         self.last_call = call
         if session.watched:
             session.before(call)
         return call
+
+    def refused(self, call: Call) -> None:
+        """Take back the number of a call that the backend did not start: the other members have not counted it."""
+        if call.kind == "batch_p2p":
+            self.p2p_seq -= 1
+        else:
+            self.seq -= 1
 
     def completed(self, call: Call) -> None:
         """Record that ``call`` is complete on this rank."""

@@ -9,6 +9,7 @@ import time
 from typing import NoReturn
 
 from hp_core.comm.agreement import check_agreement
+from hp_core.comm.arguments import whole_numbers
 from hp_core.comm.backend import CommBackend, Launch, Member, Store
 from hp_core.comm.diagnosis import (
     describe_call,
@@ -20,10 +21,13 @@ from hp_core.comm.diagnosis import (
     take_snapshot,
 )
 from hp_core.comm.group import Group
+from hp_core.comm.in_flight import InFlight
 from hp_core.comm.launch_env import read_launch
 from hp_core.comm.local import LocalChannel, LocalStore
+from hp_core.comm.meeting import meet
 from hp_core.comm.roster import exchange_members, this_member
 from hp_core.comm.select import boot_backend, check_same, group_backends, take_device
+from hp_core.comm.timeouts import seconds
 from hp_core.comm.types import Call
 from hp_core.comm.watchdog import Fault, StoreSilentError, Watchdog
 from hp_core.errors import CommError, CommTimeoutError
@@ -51,6 +55,9 @@ class Session:
         self.members: tuple[Member, ...] = ()
         #: What the main thread waits in.
         self.waiting: Call | None = None
+        self.in_flight = InFlight()
+        #: Whether this process is a fork of the rank: what it holds belongs to the parent.
+        self.forked = False
         self.groups: dict[tuple[int, ...], Group] = {}
         self._boot = boot
         #: Whether this process stands for all ranks: nothing is exchanged, and ``members`` are all this one.
@@ -125,42 +132,12 @@ class Session:
             return Group(ranks, index, name, self._boot.name, LocalChannel(), self)
         key = f"group/{group_key(ranks)}"
         if self._watchdog is not None:
-            self._meet(ranks, name, key, self._watchdog)
+            meet(ranks, name, key, self.launch, self._watchdog, lambda: self.down, self._silence)
         members = [self.members[rank] for rank in ranks]
         candidates = [n for n in members[0].backends if all(n in member.backends for member in members)]
         chosen = next(self.backends[n] for n in candidates if self.backends[n].suits(members))
         channel = chosen.connect(key, ranks, index, self.timeout_s)
         return Group(ranks, index, name, chosen.name, channel, self)
-
-    def _meet(self, ranks: tuple[int, ...], name: str, key: str, watchdog: Watchdog) -> None:
-        """Wait until every member makes the group, looking up now and then: connecting cannot be interrupted."""
-        end = time.monotonic() + self.timeout_s
-        pause_s = 0.001
-        missing = list(ranks)
-
-        def still_missing(store: Store) -> list[int]:
-            store.set(f"{key}/{self.launch.rank}", b"1")
-            return [rank for rank in missing if not store.check(f"{key}/{rank}")]
-
-        while True:
-            try:
-                missing = watchdog.ask(still_missing, 10.0)
-            except StoreSilentError as exc:
-                raise CommError(f"rank {self.launch.rank}: group {name}: {self._silence(exc)}") from exc
-            if not missing:
-                return
-            if self.down is not None:
-                raise CommError(f"rank {self.launch.rank}: group {name} is given up: {self.down}")
-            if time.monotonic() >= end:
-                who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-                text = (
-                    f"rank {self.launch.rank}: new_group({list(ranks)}) waited {self.timeout_s:g} s for {who} to make "
-                    "it too; every member makes it, and members make their groups in the same order"
-                )
-                watchdog.report(text)
-                raise CommTimeoutError(text)
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, 0.05)
 
     def refuse_grad(self, kind: str, group: Group) -> None:
         """Raise where gradients are being recorded: the collective would be missing from the backward."""
@@ -204,6 +181,8 @@ class Session:
             CommError: it is anything else.
         """
         rank = self.launch.rank
+        if self.down is not None and self._failure is None:
+            raise CommError(f"rank {rank}: {call} was given up: {self.down}") from exc
         after = f"after {time.monotonic() - call.started:.1f} s"
         timed_out = isinstance(exc, TimeoutError)
         limit = f"timeout {call.timeout_s:g} s" if wait_s is None else f"wait(timeout_s={wait_s:g})"
@@ -258,7 +237,8 @@ class Session:
         return f"{who}, which hosts the job's store, has ended or is stopped ({exc})"
 
     def close(self) -> None:
-        """Close every channel and backend."""
+        """Close every channel and backend; what is under way gets a little time before that."""
+        self._drain("communication was shut down")
         if self._watchdog is not None:
             self._watchdog.stop()
         self.down = self.down or "communication was shut down; call init_backend, and new_group, again"
@@ -267,10 +247,27 @@ class Session:
         for backend in self.backends.values():
             backend.shutdown()
 
+    def _drain(self, event: str) -> None:
+        """Let no library be torn down while it works: it would abort the process, or hang."""
+        if self.down is None and not self.in_flight.end(f"rank {self.launch.rank}: {event}"):
+            for group in self.groups.values():
+                group.channel.abort()
+
+    def after_fork(self) -> None:
+        """Leave everything to the parent: connections are shared with it, and the threads were not copied."""
+        if self._watchdog is not None:
+            self._watchdog = None
+            self.forked = True
+            self.down = (
+                f"this process was forked from rank {self.launch.rank} after init_backend, and only that one can "
+                "communicate; return the data to it, or start processes by spawn"
+            )
+
     def stop_watching(self) -> None:
         """End the watchdog; at exit, so that no thread is inside the store when the process is torn down."""
         if self._watchdog is None:
             return
+        self._drain("the process ended")
         if self.launch.rank == 0 and not self.launch.agent_store:
             # The store goes with this process, and in it what the others are about to read: why they failed, too.
             host = self.members[0].host
@@ -311,8 +308,7 @@ def init_backend(
         check_same(_current.launch, list(_current.backends), device_type, backend, world_size)
         return _current.world
     try:
-        if not timeout_s > 0:
-            raise CommError(f"timeout_s must be positive, not {timeout_s}")
+        timeout_s = seconds(timeout_s)
         wanted = backend or os.environ.get("HP_COMM") or None
         boot = boot_backend(device_type, wanted)
         launch = read_launch(device_type, timeout_s, rank, world_size)
@@ -343,8 +339,8 @@ def is_initialized() -> bool:
 def shutdown() -> None:
     """Bring communication down; every rank calls it. ``init_backend`` may follow. Nothing happens when it is not up."""
     global _current
-    session, _current = _current, None
-    if session is not None:
+    if _current is not None and not _current.forked:
+        session, _current = _current, None
         session.close()
 
 
@@ -365,6 +361,9 @@ def abort(reason: str) -> None:
 def _stop_watching() -> None:
     if _current is not None:
         _current.stop_watching()
+
+
+os.register_at_fork(after_in_child=lambda: None if _current is None else _current.after_fork())
 
 
 def world() -> Group:
@@ -396,4 +395,4 @@ def new_group(ranks: list[int] | tuple[int, ...] | range, name: str | None = Non
         CommError: the ranks are not ranks of the world, or this rank is not among them.
         CommTimeoutError: a member did not make the group in time.
     """
-    return current().group(tuple(int(rank) for rank in ranks), name)
+    return current().group(tuple(whole_numbers("ranks", ranks)), name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
+from hp_core.comm.timeouts import seconds
 from hp_core.errors import CommError, did_you_mean
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def reduction(dtype: Any, op: str) -> str:
     Raises:
         CommError: the operation is unknown, or not defined for this dtype.
     """
-    name = _reductions.get((dtype, op))
+    name = _reductions.get((dtype, op)) if isinstance(op, str) else None
     if name is None:
         name = _reductions[dtype, op] = _check_reduction(dtype, op)
     return name
@@ -73,7 +74,7 @@ def reduction(dtype: Any, op: str) -> str:
 def _check_reduction(dtype: Any, op: str) -> str:
     try:
         name = ReduceOp(op).value
-    except ValueError:
+    except (ValueError, TypeError):
         options = [item.value for item in ReduceOp]
         hint = did_you_mean(str(op), options) or f"; use one of {', '.join(options)}"
         raise CommError(f"unknown reduce operation {op!r}{hint}") from None
@@ -172,6 +173,7 @@ class Work:
                 has no effect.
 
         Raises:
+            CommError: ``timeout_s`` is not a positive number of seconds; the collective goes on.
             CommTimeoutError: it did not complete in time; the message says what each other rank is doing.
             CommError: it failed, or another rank reported a failure.
         """
@@ -181,8 +183,9 @@ class Work:
                 raise CommError(f"{call} failed at an earlier wait()")
             session = call.group.session
             now = time.monotonic()
-            limit_s = call.started + call.timeout_s - now if timeout_s is None else timeout_s
+            limit_s = call.started + call.timeout_s - now if timeout_s is None else seconds(timeout_s)
             session.waiting = call
+            session.in_flight.waited(call)
             try:
                 if not handle.wait(limit_s if limit_s > _LEAST_S else _LEAST_S):
                     raise TimeoutError

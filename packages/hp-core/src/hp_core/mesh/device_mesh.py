@@ -9,6 +9,7 @@ they are first asked for, by their members only.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from hp_core.errors import MeshError, did_you_mean
 from hp_core.mesh.cost import Span, spans
 from hp_core.mesh.current import pop_mesh, push_mesh
-from hp_core.mesh.grid import Axis, Grid
+from hp_core.mesh.grid import Axis, Grid, as_several, check_once
 from hp_core.mesh.topology import Level, Topology
-from hp_core.mesh.world import current_rank, hosts_of_world
+from hp_core.mesh.world import check_rank, current_rank, hosts_of_world
 
 if TYPE_CHECKING:
     from hp_core.comm import Group
@@ -92,9 +93,13 @@ class DeviceMesh:
         """The mesh that this one was sliced from, or itself."""
         return self._root
 
-    def size(self, axis: Axis | None = None) -> int:
-        """Return the number of ranks along ``axis``, or of the whole mesh."""
-        return self._grid.size if axis is None else self._grid.shape[self._grid.axis(axis)]
+    def size(self, axis: Axis | Sequence[Axis] | None = None) -> int:
+        """Return the number of ranks along an axis, several, or of the whole mesh (``None``).
+
+        Raises:
+            MeshError: If the axis is unknown.
+        """
+        return math.prod(self.shape[chosen] for chosen in self._axes(axis))
 
     # Where this rank is
 
@@ -121,12 +126,17 @@ class DeviceMesh:
         """
         coordinate = self._member("get_local_rank")
         index = 0
-        for chosen in self._grid.axes(axis):
+        for chosen in self._axes(axis):
             index = index * self.shape[chosen] + coordinate[chosen]
         return index
 
     def at_rank(self, rank: int) -> DeviceMesh:
-        """Return this mesh as ``rank`` sees it: for planning other ranks' work. It gives no groups."""
+        """Return this mesh as ``rank`` sees it: for planning other ranks' work. It gives no groups.
+
+        Raises:
+            MeshError: If there is no such rank: neither the mesh nor the world goes that far.
+        """
+        check_rank(rank, self._root._grid)
         seen = DeviceMesh(self._device_type, self._grid, rank=rank, topology=self._topology)
         if self._root is not self:
             seen._root, seen._base = self._root.at_rank(rank), self._base
@@ -180,9 +190,10 @@ class DeviceMesh:
                 f"flatten({name!r}): the mesh {self._root._grid.describe()} already has an axis of that name: "
                 "choose another"
             )
+        flat = self._slice((tuple(range(self.ndim)),), (name,))
         if name not in known:
             self._root._flattened[name] = base
-        return self._slice((tuple(range(self.ndim)),), (name,))
+        return flat
 
     # Topology
 
@@ -215,7 +226,7 @@ class DeviceMesh:
         Raises:
             MeshError: If the axis is unknown or the topology does not hold the ranks.
         """
-        spanned = max(self.topology.spanned(group) for group in self._grid.groups(axis))
+        spanned = max(self.topology.spanned(group) for group in self._grid.groups(self._axes(axis)))
         return self.topology.levels[spanned]
 
     def spans(self, axis: Axis | Sequence[Axis] | None = None) -> tuple[Span, ...]:
@@ -224,7 +235,7 @@ class DeviceMesh:
         Raises:
             MeshError: If the axis is unknown or the topology does not hold the ranks.
         """
-        axes = self._grid.axes(axis)
+        axes = self._axes(axis)
         if axes not in self._spans:
             self._spans[axes] = tuple(dict.fromkeys(spans(self._grid.groups(axes), self.topology)))
         return self._spans[axes]
@@ -253,7 +264,7 @@ class DeviceMesh:
                 f"this mesh is seen from rank {self._rank} for planning, but this process is rank {comm.rank()}: "
                 "take groups from a mesh made without at_rank()"
             )
-        chosen = self._grid.axes(axis)
+        chosen = self._axes(axis)
         if self._group is not None and chosen == tuple(range(self.ndim)):
             return self._group
         if chosen == tuple(range(self.ndim)):
@@ -342,6 +353,12 @@ class DeviceMesh:
                 f"{list(self._grid.ranks)}: ask only where mesh.get_coordinate() is not None"
             )
         return coordinate
+
+    def _axes(self, axis: Axis | Sequence[Axis] | None) -> tuple[int, ...]:
+        """Return the axes of this mesh that one axis, several, or all (``None``) run over; flattened ones count."""
+        if axis is None:
+            return tuple(range(self.ndim))
+        return check_once(tuple(itertools.chain.from_iterable(map(self._resolve, as_several(axis)))), axis)
 
     def _resolve(self, axis: Axis) -> tuple[int, ...]:
         """Return the axes of this mesh that ``axis``, an own or a flattened one, runs over."""

@@ -79,7 +79,9 @@ class Grid:
                     f"{did_you_mean(axis, self.names)}"
                 )
             return self.names.index(axis)
-        index = operator.index(axis)
+        index = whole_number(axis)
+        if index is None:
+            raise MeshError(f"{axis!r} is no mesh axis: give a name or an index, or several as a tuple")
         if not -self.ndim <= index < self.ndim:
             raise MeshError(f"mesh axis {index} is out of range for a mesh of {self.ndim} axes, shape {self.shape}")
         return index % self.ndim
@@ -92,12 +94,7 @@ class Grid:
         """
         if axes is None:
             return tuple(range(self.ndim))
-        chosen = tuple(self.axis(a) for a in ((axes,) if isinstance(axes, (str, int)) else axes))
-        if not chosen:
-            raise MeshError("no mesh axis given: name at least one")
-        if len(set(chosen)) != len(chosen):
-            raise MeshError(f"mesh axes {axes!r} name an axis twice: name each once")
-        return chosen
+        return check_once(tuple(self.axis(a) for a in as_several(axes)), axes)
 
     def axis_name(self, axis: Axis) -> str:
         """Return the name of an axis, or ``"axis 0"`` and so on where there are no names."""
@@ -165,12 +162,44 @@ class Grid:
         return offset
 
 
+def as_several(axes: Any) -> tuple[Any, ...]:
+    """Return the axes given by one or by a sequence, as a tuple; nothing is checked."""
+    return tuple(axes) if isinstance(axes, Sequence) and not isinstance(axes, str) else (axes,)
+
+
+def check_once(chosen: tuple[int, ...], axes: Any) -> tuple[int, ...]:
+    """Return ``chosen``, the indices that ``axes`` stand for.
+
+    Raises:
+        MeshError: There is none, or one twice.
+    """
+    if not chosen:
+        raise MeshError("no mesh axis given: name at least one")
+    if len(set(chosen)) != len(chosen):
+        raise MeshError(f"mesh axes {axes!r} name an axis twice: name each once")
+    return chosen
+
+
+def whole_number(value: Any) -> int | None:
+    """Return ``value`` as an int, or None where it is none; a truth value is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _whole_numbers(values: Sequence[Any]) -> tuple[int, ...] | None:
+    numbers = tuple(number for number in map(whole_number, values) if number is not None)
+    return numbers if len(numbers) == len(values) else None
+
+
 def _check_shape(shape: Any) -> tuple[int, ...]:
     sizes = shape if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
-    try:
-        checked = tuple(operator.index(size) for size in sizes)
-    except TypeError:
-        raise MeshError(f"mesh shape {shape!r} must be whole numbers, one per axis, such as (2, 4)") from None
+    checked = _whole_numbers(sizes)
+    if checked is None:
+        raise MeshError(f"mesh shape {shape!r} must be whole numbers, one per axis, such as (2, 4)")
     if not checked:
         raise MeshError("mesh shape () has no axis: give at least one size, such as (1,)")
     for size in checked:
@@ -182,9 +211,9 @@ def _check_shape(shape: Any) -> tuple[int, ...]:
 def _check_names(names: Any, shape: tuple[int, ...]) -> tuple[str, ...] | None:
     if names is None:
         return None
-    checked = (names,) if isinstance(names, str) else tuple(names)
-    if not all(isinstance(name, str) and name for name in checked):
-        raise MeshError(f"mesh axis names {checked!r} must be non-empty strings")
+    checked = as_several(names)
+    if not all(isinstance(name, str) and name.isprintable() and name.split() == [name] for name in checked):
+        raise MeshError(f"mesh axis names {checked!r} must be non-empty strings without spaces or control characters")
     if len(checked) != len(shape):
         raise MeshError(
             f"mesh shape {shape} has {len(shape)} axes but {len(checked)} names were given "
@@ -197,10 +226,9 @@ def _check_names(names: Any, shape: tuple[int, ...]) -> tuple[str, ...] | None:
 
 
 def _check_ranks(ranks: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        checked = tuple(operator.index(rank) for rank in ranks)
-    except TypeError:
-        raise MeshError(f"mesh ranks {ranks!r} must be whole numbers") from None
+    checked = _whole_numbers(ranks)
+    if checked is None:
+        raise MeshError(f"mesh ranks {ranks!r} must be whole numbers")
     size = math.prod(shape)
     if len(checked) != size:
         raise MeshError(

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hp_core.errors import MeshError
 from hp_core.mesh.device_mesh import DeviceMesh
-from hp_core.mesh.grid import Grid
+from hp_core.mesh.grid import Grid, as_several
 from hp_core.mesh.topology import Topology
 from hp_core.mesh.world import current_world_size
 
@@ -48,12 +48,15 @@ def init_device_mesh(
     """
     from hp_core.plugins import hooks
 
-    if rank_list is not None and len(rank_list) == 0:
+    if rank_list is not None and not isinstance(rank_list, Iterable):
+        raise MeshError(f"rank_list={rank_list!r} must be a list of ranks, such as range(8)")
+    given = () if rank_list is None else tuple(rank_list)
+    if rank_list is not None and not given:
         raise MeshError(f"rank_list is empty but a mesh of shape {mesh_shape} has ranks: leave it out for 0, 1, 2, …")
     grid = Grid(
-        (mesh_shape,) if isinstance(mesh_shape, int) else tuple(mesh_shape),
-        None if mesh_dim_names is None else _names(mesh_dim_names),
-        () if rank_list is None else tuple(rank_list),
+        tuple(mesh_shape) if isinstance(mesh_shape, Iterable) else (mesh_shape,),
+        None if mesh_dim_names is None else as_several(mesh_dim_names),
+        given,
     )
     if init_backend:
         import hp_core.comm as comm
@@ -65,10 +68,6 @@ def init_device_mesh(
     mesh = DeviceMesh(device_type, grid, topology=topology)
     hooks().hp_mesh_created(mesh=mesh)
     return mesh
-
-
-def _names(names: Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _check_world(grid: Grid, world_size: int, ranks_given: bool) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 
 from hp_core.errors import MeshError
+from hp_core.mesh.grid import Grid, whole_number
 
 
 def current_rank() -> int:
@@ -20,6 +21,20 @@ def current_world_size() -> int:
     import hp_core.comm as comm
 
     return comm.world_size() if comm.is_initialized() else _from_environment("WORLD_SIZE", 1)
+
+
+def check_rank(rank: int, grid: Grid) -> None:
+    """Raise unless there is such a rank.
+
+    Raises:
+        MeshError: Neither the world nor the mesh, which may be planned for a larger one, goes that far.
+    """
+    num_ranks = max(current_world_size(), max(grid.ranks) + 1)
+    if whole_number(rank) is None or not 0 <= rank < num_ranks:
+        raise MeshError(
+            f"there is no rank {rank!r} to look from: the mesh {grid.describe()} and its world have ranks 0 to "
+            f"{num_ranks - 1}"
+        )
 
 
 def hosts_of_world() -> list[str] | None:

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
 _SHOWN = 5  # faults listed in a message
 
-Tensors = dict[Quantity, Any]  # to a tensor, or None where there is no gradient
+Tensors = dict[Quantity, Any]  # to a tensor in float64, or None where there is no gradient
+
+
+@dataclass
+class _Trained:
+    """What one run leaves: its tensors, the dtypes that its gradients had, and what its trainee says of names."""
+
+    tensors: Tensors = field(default_factory=dict)
+    dtypes: dict[Quantity, torch.dtype] = field(default_factory=dict)
+    has_every_name: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,8 @@ def assert_same_as_single(
     ``dtype`` (five times, to know its own error), and the ranks in ``dtype``. Losses and gradients are compared at
     every step, weights after the last, on EVERY rank. A rank's error against the reference may be twice one process's
     own plus eps (`hp_core.testing.tolerance` says it exactly). Missing and unexpected names, a gradient that is
-    ``None`` on one side, other shapes, and numbers that are not finite are failures whatever their size.
+    ``None`` on one side or of another dtype than one process' in ``dtype``, other shapes, and numbers that are not
+    finite are failures whatever their size.
 
     The functions run in the workers of `hp_core.testing.ranks`, one thread each; pass small models.
 
@@ -145,25 +155,27 @@ def _compare_on_this_rank(setup: Setup) -> _Report:
         return Trainee(model, setup.loss_fn)
 
     # Every rank runs the single process's part too: cheaper, for small models, than sending the tensors around.
-    singles = [_train(setup, alone, setup.dtype)[0]]
-    reference = singles[0]
+    single = _train(setup, alone, setup.dtype)
+    singles = [single.tensors]
+    reference = single.tensors
     if not setup.bitwise:
-        reference, _ = _train(setup, alone, torch.float64, during=float64_everywhere)
-        singles += [_train(setup, alone, setup.dtype, nudge=draw)[0] for draw in range(1, NUM_NUDGED + 1)]
+        reference = _train(setup, alone, torch.float64, during=float64_everywhere).tensors
+        singles += [_train(setup, alone, setup.dtype, nudge=draw).tensors for draw in range(1, NUM_NUDGED + 1)]
     for quantity, tensor in reference.items():
         if tensor is not None and not torch.isfinite(tensor).all():
             raise ValueError(f"one process itself has numbers that are not finite: {quantity}")
-    found, has_every_name = _train(setup, lambda model: setup.distribute(model, setup.loss_fn), setup.dtype)
+    ours = _train(setup, lambda model: setup.distribute(model, setup.loss_fn), setup.dtype)
+    found = ours.tensors
     report = _Report(expected=set(reference), seen=set(found))
     sizes = {
-        quantity: Reference(_size(tensor), max(_size(single[quantity] - tensor) for single in singles))
+        quantity: Reference(_size(tensor), max(_size(each[quantity] - tensor) for each in singles))
         for quantity, tensor in reference.items()
         if tensor is not None
     }
     allowed = bounds(sizes, torch.finfo(setup.dtype).eps)
     rank = comm.rank()
     for quantity in reference.keys() | found.keys():
-        fault = _fault(quantity, reference, found, has_every_name)
+        fault = _fault(quantity, reference, found, ours.has_every_name) or _dtype_fault(quantity, single, ours)
         if fault:
             report.faults.append(f"rank {rank}: {quantity}: {fault}")
         elif found.get(quantity) is not None:
@@ -199,13 +211,20 @@ def _fault(quantity: Quantity, reference: Tensors, found: Tensors, has_every_nam
     return ""
 
 
+def _dtype_fault(quantity: Quantity, single: _Trained, ours: _Trained) -> str:
+    expected, got = single.dtypes.get(quantity), ours.dtypes.get(quantity)
+    if expected is None or got is None or expected is got:
+        return ""
+    return f"dtype {str(got).removeprefix('torch.')}, in one process {str(expected).removeprefix('torch.')}"
+
+
 def _train(
     setup: Setup,
     trainee_of: Callable[[torch.nn.Module], Trainee],
     dtype: torch.dtype,
     during: Callable[[], AbstractContextManager[None]] = nullcontext,
     nudge: int = 0,
-) -> tuple[Tensors, bool]:
+) -> _Trained:
     import torch
 
     torch.manual_seed(setup.seed)
@@ -215,20 +234,23 @@ def _train(
         _nudge((parameter for parameter in model.parameters() if parameter.requires_grad), nudge)
     trainee = trainee_of(model)
     optimizer = setup.optimizer(trainee.parameters())
-    tensors: Tensors = {}
+    run = _Trained(has_every_name=trainee.has_every_name)
     for step in range(setup.num_steps):
         optimizer.zero_grad(set_to_none=True)
         batch = _cast(_cast(setup.batch_for(step), setup.dtype), dtype)
         with during():  # the step alone: what draws random numbers draws them as the other runs do
             loss = trainee.forward_backward(batch)
         if loss is not None or trainee.has_every_name:
-            tensors[Quantity("loss", "", step)] = _copy(loss)
+            run.tensors[Quantity("loss", "", step)] = _copy(loss)
         for name, gradient in trainee.gradients().items():
-            tensors[Quantity("gradient", name, step)] = _copy(gradient)
+            quantity = Quantity("gradient", name, step)
+            run.tensors[quantity] = _copy(gradient)
+            if gradient is not None:
+                run.dtypes[quantity] = gradient.dtype
         optimizer.step()
     for name, weight in trainee.weights().items():
-        tensors[Quantity("weight", name, setup.num_steps - 1)] = _copy(weight)
-    return tensors, trainee.has_every_name
+        run.tensors[Quantity("weight", name, setup.num_steps - 1)] = _copy(weight)
+    return run
 
 
 def _nudge(tensors: Iterable[torch.Tensor], seed: int) -> None:
