@@ -18,7 +18,7 @@ from hp_trainer.report import write_report
 
 PHASES_S = {"data": 0.01, "forward": 0.5, "backward": 1.0, "communication": 0.3, "optimizer": 0.15}
 VOID = {"meta", "link", "br"}
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--\u202e\u05d0\u2028\x1b[31m"
 
 
 class Page(HTMLParser):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -43,6 +44,25 @@ def test_a_page_that_cannot_be_written_is_an_error_and_leaves_the_old_one(
         write_report(run_folder)
     assert (run_folder / "report.html").read_text(encoding="utf-8") == "old"
     assert not list(run_folder.glob(".report*"))
+
+
+def test_a_name_that_is_no_utf8_does_not_keep_the_page_from_being_written(run_folder: Path) -> None:
+    (run_folder / "run.json").write_text(json.dumps({"data": {"source": os.fsdecode(b"texts-\xff")}}))
+    assert "texts-?" in write_report(run_folder).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: &a {x: *a}", "config.yaml: nested deeper than 50 levels, or an anchor that holds itself"),
+        ("a: 1\na: 2", "config.yaml cannot be parsed: line 2: the key &#39;a&#39; is given a second time"),
+        ("[" * 3000, "config.yaml cannot be parsed: it is nested too deep"),
+        ("a: !!int ''", "config.yaml cannot be parsed: a value cannot be read"),
+    ],
+)
+def test_a_configuration_that_is_none_is_said_and_left_out(run_folder: Path, text: str, problem: str) -> None:
+    (run_folder / "config.yaml").write_text(text)
+    assert problem in write_report(run_folder).read_text(encoding="utf-8")
 
 
 def test_the_command_writes_the_page_and_prints_its_path(run_folder: Path) -> None:

@@ -16,7 +16,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import yaml
+from hp_trainer.config.plain_values import find_odd_value
+from hp_trainer.config.strict_yaml import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -160,12 +161,15 @@ def _read_mapping(run: RunData, name: str) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        value = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        value = json.loads(text) if name.endswith(".json") else parse_yaml(text)
+    except (ValueError, RecursionError) as error:
         run.problems.append(f"{name} cannot be parsed: {str(error).splitlines()[0]}.")
         return {}
     if not isinstance(value, Mapping):
         run.problems.append(f"{name} holds {type(value).__name__}, not a mapping.")
+    elif odd := find_odd_value(dict(value)):
+        run.problems.append(f"{name}{odd}. It is left out.")
+        return {}
     return mapping(value)
 
 

@@ -39,7 +39,8 @@ def write_report(run_dir: Path) -> Path:
     target = run_dir / "report.html"
     draft = run_dir / f".report.{os.getpid()}.tmp"
     try:
-        draft.write_text(page, encoding="utf-8")
+        # A file's name may hold bytes that are no UTF-8; Python keeps them as halves of characters, which none has.
+        draft.write_text(page, encoding="utf-8", errors="replace")
         os.replace(draft, target)
     except OSError as error:
         draft.unlink(missing_ok=True)
