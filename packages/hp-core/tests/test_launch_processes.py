@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -13,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hp_core.errors import CommError, ConfigError
-from hp_core.launch.descendants import adopting_orphans
+from hp_core.errors import CommError, ConfigError, LaunchError
 from hp_core.launch.failure import Failure, first_failure, from_exception, from_returncode, is_consequence
 from hp_core.launch.ports import free_port, port_is_free
 from hp_core.launch.processes import RankProcesses
@@ -231,68 +228,72 @@ def test_a_failed_rank_that_does_not_end_is_ended(tmp_path):
     assert failures[0].summary == "ValueError: with a thread that stays"
 
 
-def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions_of_their_own(tmp_path, capfd, gone):
+@pytest.mark.parametrize(
+    ("closing", "ending", "summary"),
+    [
+        ("sys.stderr.close()", "sys.exit('no data')", "sys.exit('no data')"),
+        ("sys.stdout.close(); sys.stderr.close()", "raise ValueError('boom')", "ValueError: boom"),
+        ("sys.stdout = sys.stderr = None", "raise ValueError('boom')", "ValueError: boom"),
+        ("os.close(1); os.close(2)", "raise ValueError('boom')", "ValueError: boom"),
+        ("os.closerange(3, 64)", "raise ValueError('boom')", "ended with exit code 1"),
+    ],
+)
+def test_a_rank_that_closes_what_it_was_given_still_says_how_it_failed(tmp_path, capfd, closing, ending, summary):
+    failures = finish(start(tmp_path, f"{closing}\n{ending}", num_ranks=1))
+    assert failures[0].summary == summary
+    assert failures[0].exit_code == 1
+    if "closerange" in closing:
+        assert "[rank 0] ValueError: boom\n" in capfd.readouterr().err
+
+
+def test_the_launcher_never_writes_into_a_file_that_got_its_descriptor(tmp_path):
     source = """
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        plain = subprocess.Popen(["sleep", "600"])
-        apart = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], start_new_session=True)
-        print(plain.pid, apart.pid)
-        if rank == 1:
-            time.sleep(0.5)
-            raise ValueError("boom")
-        time.sleep(600)
+        os.closerange(3, 64)
+        files = [open(f"{sys.argv[1]}{number}", "w") for number in range(8)]
+        raise ValueError("boom")
     """
-    begin = time.monotonic()
-    with adopting_orphans():
-        processes = start(tmp_path, source)
-        failures = finish(processes)
-    assert list(failures) == [1]
-    assert time.monotonic() - begin < 10
-    pids = [int(word) for word in capfd.readouterr().out.split() if word.isdigit() and len(word) > 1]
-    assert len(pids) >= 6
-    assert [pid for pid in [*pids, *processes.pids.values()] if not gone(pid)] == []
+    finish(start(tmp_path, source, num_ranks=1, args=(str(tmp_path / "precious"),)))
+    assert [path.stat().st_size for path in tmp_path.glob("precious*")] == [0] * 8
 
 
-def test_the_ranks_die_with_a_launcher_that_is_killed(tmp_path, gone):
-    launcher = tmp_path / "launcher.py"
-    launcher.write_text(
-        textwrap.dedent("""
-            import os, signal, sys, time
-            from hp_core.launch.processes import RankProcesses
-            from hp_core.launch.spec import LaunchSpec
-            processes = RankProcesses(LaunchSpec(sys.argv[1], num_ranks=2), {0: {"RANK": "0"}, 1: {"RANK": "1"}}, "m")
-            while not all(os.path.exists(f"{sys.argv[1]}.{rank}") for rank in range(2)):
-                time.sleep(0.02)
-            os.kill(os.getpid(), signal.SIGKILL)
-        """)
+def test_ranks_that_the_system_does_not_start_are_an_error_for_users_and_those_started_are_ended(
+    tmp_path, monkeypatch, gone
+):
+    started = []
+
+    class Scarce(subprocess.Popen):
+        def __init__(self, command, **options):
+            if len(started) == 2:
+                raise OSError(24, "Too many open files")
+            super().__init__(command, **options)
+            if options.get("pass_fds"):
+                started.append(self.pid)
+
+    monkeypatch.setattr(subprocess, "Popen", Scarce)
+    with pytest.raises(LaunchError, match=r"only 2 of this host's 4 ranks could be started: .*Too many open files"):
+        start(tmp_path, "time.sleep(600)", num_ranks=4)
+    assert len(started) == 2
+    assert all(gone(pid) for pid in started)
+
+
+def test_standard_input_is_empty(tmp_path, capfd):
+    assert finish(start(tmp_path, "print(repr(sys.stdin.read()))", num_ranks=1)) == {}
+    assert capfd.readouterr().out == "[rank 0] ''\n"
+
+
+def test_without_an_output_ranks_run_all_the_same(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text("print('x' * 100000)\n")
+    code = (
+        "import sys\nfrom hp_core.launch.processes import RankProcesses\n"
+        "from hp_core.launch.spec import LaunchSpec\n"
+        "job = RankProcesses(LaunchSpec(sys.argv[1], (), 1), {0: {'RANK': '0'}}, 'mark')\n"
+        "while job.poll() is None: pass\n"
+        "sys.exit(len(job.poll()))\n"
     )
-    job = tmp_path / "job.py"
-    job.write_text(
-        textwrap.dedent("""
-            import ctypes, os, signal, subprocess
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            child = subprocess.Popen(["sleep", "600"])
-            name = f"{__file__}.{os.environ['RANK']}"
-            with open(name + ".new", "w") as file:
-                file.write(f"{os.getpid()} {child.pid}")
-            os.rename(name + ".new", name)
-            ctypes.PyDLL(None).sleep(600)  # the interpreter is locked
-        """)
-    )
-    done = subprocess.run([sys.executable, launcher, job], timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    pids = [int(pid) for rank in range(2) for pid in (tmp_path / f"job.py.{rank}").read_text().split()]
-    assert [pid for pid in pids if not gone(pid)] == []
-
-
-def test_nothing_is_left_in_files_or_descriptors(tmp_path):
-    before = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir()}
-    open_before = len(os.listdir("/proc/self/fd"))
-    finish(start(tmp_path, "raise ValueError"))
-    finish(start(tmp_path, "pass"))
-    assert len(os.listdir("/proc/self/fd")) <= open_before
-    left = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir()} - before
-    assert not [path for path in left if "hp" in path.name or "torchelastic" in path.name]
+    command = 'exec "$@" >&- 2>&- <&-'
+    done = subprocess.run(["sh", "-c", command, "sh", sys.executable, "-c", code, str(script)], timeout=60)
+    assert done.returncode == 0
 
 
 def chained(inner: Exception, outer: Exception) -> Exception:

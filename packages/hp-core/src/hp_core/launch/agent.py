@@ -26,9 +26,11 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError, RendezvousParameters
 
 from hp_core.errors import LaunchError
+from hp_core.launch.console import say
 from hp_core.launch.failure import Failure
 from hp_core.launch.processes import RankProcesses
 from hp_core.launch.report import failure_report
+from hp_core.launch.signals import StopSignals
 from hp_core.launch.spec import LaunchSpec
 
 _POLL_S = 0.1
@@ -40,14 +42,17 @@ class Agent(SimpleElasticAgent):
     Attributes:
         failures: of the last attempt, by global rank.
         world_size: ranks of the whole job, once they have met.
+        output_lost: why output of the ranks could not be written, where some was lost.
     """
 
-    def __init__(self, spec: LaunchSpec, mark: str) -> None:
+    def __init__(self, spec: LaunchSpec, mark: str, signals: StopSignals) -> None:
         self._launch = spec
+        self._signals = signals
         self._mark = mark
         self._ranks: RankProcesses | None = None
         self.failures: dict[int, Failure] = {}
         self.world_size = spec.num_ranks
+        self.output_lost: str | None = None
         super().__init__(_worker_spec(spec))
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
@@ -74,8 +79,8 @@ class Agent(SimpleElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
         if self.failures:
-            print(failure_report(self.failures, self.world_size), file=sys.stderr, flush=True)
-            print(f"hp run: starting again ({self._remaining_restarts} more left)", file=sys.stderr, flush=True)
+            say(failure_report(self.failures, self.world_size))
+            say(f"hp run: starting again ({self._remaining_restarts} more left)")
             self.failures = {}
         shared = {
             "GROUP_RANK": worker_group.group_rank,
@@ -103,18 +108,19 @@ class Agent(SimpleElasticAgent):
             }
             environments[worker.global_rank] = {name: str(value) for name, value in {**shared, **own}.items()}
             self.world_size = worker.world_size
-        self._ranks = RankProcesses(self._launch, environments, self._mark)
+        self._ranks = RankProcesses(self._launch, environments, self._mark, self._signals.is_ending)
         pids = self._ranks.pids
         return {worker.local_rank: pids[worker.global_rank] for worker in worker_group.workers}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._ranks is not None
+        self._signals.raise_if_any()
         failures = self._ranks.poll()
         if failures is None:
             return RunResult(state=WorkerState.HEALTHY)
         if not failures:
             done: dict[int, Any] = dict.fromkeys(worker.global_rank for worker in worker_group.workers)
-            self._ranks.close()
+            self._shutdown()
             return RunResult(state=WorkerState.SUCCEEDED, return_values=done)
         self.failures = dict(failures)
         pids = self._ranks.pids
@@ -134,6 +140,7 @@ class Agent(SimpleElasticAgent):
     def _shutdown(self, *args: Any, **kwargs: Any) -> None:
         if self._ranks is not None:
             self._ranks.close()
+            self.output_lost = self.output_lost or self._ranks.output_lost
 
 
 def _worker_spec(spec: LaunchSpec) -> WorkerSpec:

@@ -3,35 +3,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import sys
-import threading
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from hp_core.errors import LaunchError
+from hp_core.launch.console import say
 from hp_core.launch.descendants import adopting_orphans
 from hp_core.launch.failure import first_failure
 from hp_core.launch.report import failure_report
+from hp_core.launch.signals import EndedBySignal, StopSignals, stop_signals
 from hp_core.launch.spec import LaunchSpec
 
 if TYPE_CHECKING:
     from hp_core.launch.agent import Agent
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class _EndedBySignal(BaseException):
-    """Raised in the main thread by a signal; no ``except Exception`` on its way may stop it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+_LAST_WORDS_S = 1.0  # for the reader of our standard error, when a signal ends the job
 
 
 def launch(spec: LaunchSpec) -> int:
@@ -42,72 +31,55 @@ def launch(spec: LaunchSpec) -> int:
     in the main thread SIGINT, SIGTERM and SIGHUP end the job.
 
     Returns:
-        0; the exit code of the rank that failed first (128 + signal number for a killed one); 130 after Ctrl-C, 143
-        after SIGTERM.
+        0; the exit code of the rank that failed first (128 + signal number for a killed one); 1 when all ended well,
+        but some of their output could not be written; 130 after Ctrl-C, 143 after SIGTERM.
 
     Raises:
         LaunchError: the job could not be started.
     """
     spec.check()
-    agent: Agent | None = None
-    spec = _share_cores(spec)
-    with _signals_as_exceptions() as raise_if_signalled, adopting_orphans():
+    with stop_signals() as signals, adopting_orphans():
+        agent: Agent | None = None
         try:
-            agent = _new_agent(spec)
-            raise_if_signalled()  # importing torch runs code that swallows whatever is raised
+            spec = _share_cores(spec)
+            agent = _new_agent(spec, signals)
+            signals.raise_if_any()  # importing torch runs code that swallows whatever is raised
             agent.run()
             agent.close()
+            return _say_how_it_went(agent)
         except BaseException as error:
+            ended = isinstance(error, EndedBySignal)
             if agent is not None:
                 # A host that is asked to go leaves the rendezvous open to the others.
-                agent.close(for_good=not isinstance(error, _EndedBySignal))
-            if not isinstance(error, _EndedBySignal):
+                agent.close(for_good=not ended)
+            if not isinstance(error, EndedBySignal):
                 raise
             # This is where a preemption would ask the ranks to save, and wait for them, before they are ended.
+            lost = f"; output is lost: {agent.output_lost}" if agent is not None and agent.output_lost else ""
             name = signal.Signals(error.number).name
-            print(f"hp run: {name} received, the ranks were ended", file=sys.stderr, flush=True)
+            say(f"hp run: {name} received, the ranks were ended{lost}", within_s=_LAST_WORDS_S)
             return 128 + error.number
+
+
+def _say_how_it_went(agent: Agent) -> int:
+    """Print the failure, if there is one, and return the exit code."""
     if agent.failures:
-        print(failure_report(agent.failures, agent.world_size), file=sys.stderr, flush=True)
+        say(failure_report(agent.failures, agent.world_size))
         return first_failure(agent.failures.values()).exit_code
+    if agent.output_lost:
+        say(f"error: the ranks ended well, but output of theirs is lost: {agent.output_lost}")
+        return 1
     return 0
 
 
-def _new_agent(spec: LaunchSpec) -> Agent:
+def _new_agent(spec: LaunchSpec, signals: StopSignals) -> Agent:
     try:
         from hp_core.launch.agent import Agent
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "torch":
             raise
         raise LaunchError("hp run needs torch: pip install 'hp-core[torch]'") from None
-    return Agent(spec, mark=uuid.uuid4().hex)
-
-
-@contextlib.contextmanager
-def _signals_as_exceptions() -> Iterator[Callable[[], None]]:
-    """Raise in the block where a signal arrives, and again where the block calls what this yields."""
-    came: list[int] = []
-
-    def raise_if_signalled() -> None:
-        if came:
-            raise _EndedBySignal(came[0])
-
-    if threading.current_thread() is not threading.main_thread():
-        yield raise_if_signalled
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in _SIGNALS:  # ending the ranks takes seconds at most: it is not to be interrupted
-            signal.signal(each, signal.SIG_IGN)
-        came.append(number)
-        raise_if_signalled()
-
-    before = {number: signal.signal(number, stop) for number in _SIGNALS}
-    try:
-        yield raise_if_signalled
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return Agent(spec, uuid.uuid4().hex, signals)
 
 
 def _share_cores(spec: LaunchSpec) -> LaunchSpec:
@@ -118,9 +90,5 @@ def _share_cores(spec: LaunchSpec) -> LaunchSpec:
     num_cores = len(os.sched_getaffinity(0))
     threads = max(1, num_cores // spec.num_ranks)
     if spec.num_ranks > 1:
-        print(
-            f"hp run: {name}={threads} for each of {spec.num_ranks} ranks ({num_cores} cores), unless you set it",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"hp run: {name}={threads} for each of {spec.num_ranks} ranks ({num_cores} cores), unless you set it")
     return replace(spec, env={name: str(threads), **spec.env})

@@ -10,29 +10,49 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from hp_core.launch.descendants import kill_marked
+from hp_core.errors import LaunchError
+from hp_core.launch.console import descriptor
+from hp_core.launch.descendants import Descendants, marked
 from hp_core.launch.failure import Failure, from_returncode
 from hp_core.launch.guard import Guard
 from hp_core.launch.output import OutputPump
 from hp_core.launch.spec import LaunchSpec
 from hp_core.launch.worker import FAILURE_FD
 
-MARK = "HP_LAUNCH_ID"  # environment variable by which the processes of a job are known
-
 _LINGER_S = 3.0  # from a rank's failure to its end: clean-up, then it is as good as ended
 _SETTLE_S = 2.0  # for the first failure to show, where only consequences have
 _TERM_S = 2.0  # from SIGTERM to SIGKILL
+_LAST_OUTPUT_S = 2.0  # for the reader of our output to take what is left, when a signal ends the job
+_REAP_S = 5.0  # from one look for orphans that have ended to the next
 
 
 class RankProcesses:
     """The ranks of this host: their global numbers and environments are the agent's to say."""
 
-    def __init__(self, spec: LaunchSpec, environments: Mapping[int, Mapping[str, str]], mark: str) -> None:
-        """Start a process for each global rank in ``environments``."""
-        self._mark = mark
-        self._guard = Guard()
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        environments: Mapping[int, Mapping[str, str]],
+        mark: str,
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Start a process for each global rank in ``environments``.
+
+        Args:
+            spec: what each runs.
+            environments: environment variables by global rank, on top of ours.
+            mark: by which the processes of the job are known.
+            is_ending: whether `close` is not to wait for the reader of our output.
+
+        Raises:
+            LaunchError: the system does not give us so many processes or files, or will not run them.
+        """
+        self._is_ending = is_ending
+        self._descendants = Descendants(mark)
+        self._next_reap = time.monotonic() + _REAP_S
+        self._guard = Guard(mark)
         self._pump = OutputPump()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._failure_fds: dict[int, int] = {}
@@ -46,12 +66,17 @@ class RankProcesses:
                 self._spawn(
                     rank,
                     [*command, spec.target, *spec.args],
-                    {**os.environ, **environment, **spec.env, MARK: mark},
+                    marked({**os.environ, **environment, **spec.env}, mark),
                     to_console=local_rank == spec.console_rank,
                 )
             self._pump.start()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise LaunchError(
+                    f"only {len(self._processes)} of this host's {len(environments)} ranks could be started: {error}; "
+                    "ask for fewer ranks, or raise the limits (`ulimit -n` for files, `ulimit -u` for processes)"
+                ) from error
             raise
 
     def _spawn(self, rank: int, command: Sequence[str], environment: dict[str, str], *, to_console: bool) -> None:
@@ -68,14 +93,19 @@ class RankProcesses:
         )
         self._processes[rank] = process
         self._guard.watch(process.pid)
-        for source, destination in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+        for source, stream, default in ((process.stdout, sys.stdout, 1), (process.stderr, sys.stderr, 2)):
             if source is not None:
-                self._pump.add(source, destination.buffer, f"[rank {rank}] ")  # type: ignore[arg-type]
+                self._pump.add(source, descriptor(stream, default), f"[rank {rank}] ")  # type: ignore[arg-type]
 
     @property
     def pids(self) -> dict[int, int]:
         """Process numbers by global rank."""
         return {rank: process.pid for rank, process in self._processes.items()}
+
+    @property
+    def output_lost(self) -> str | None:
+        """Why output of the ranks could not be written, where some was lost."""
+        return self._pump.lost
 
     def poll(self) -> dict[int, Failure] | None:
         """Look at the ranks once.
@@ -85,6 +115,9 @@ class RankProcesses:
             been ended.
         """
         self._look()
+        if time.monotonic() > self._next_reap:
+            self._descendants.reap(self.pids.values())
+            self._next_reap = time.monotonic() + _REAP_S
         if not self._failures:
             return {} if all(process.poll() == 0 for process in self._processes.values()) else None
         # A broken collective is often seen on other ranks before the end of the rank that broke it is seen here.
@@ -124,8 +157,10 @@ class RankProcesses:
             return
         running = {rank: process for rank, process in self._processes.items() if process.poll() is None}
         self._ended_by_us.update(running)
+        self._descendants.note([process.pid for process in running.values()])
         for process in running.values():
             _signal_group(process.pid, signal.SIGTERM)
+            _signal_group(process.pid, signal.SIGCONT)  # one that is stopped could not end
         deadline = time.monotonic() + _TERM_S
         for process in running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -136,8 +171,8 @@ class RankProcesses:
         for process in running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):  # a process stuck in the kernel cannot be killed
                 process.wait(_TERM_S)
-        kill_marked(MARK, self._mark)
-        self._pump.finish()
+        self._descendants.kill(self.pids.values())
+        self._pump.finish(_LAST_OUTPUT_S if self._is_ending() else None)
         self._look()  # what they said while they were ending
         for fd in self._failure_fds.values():
             os.close(fd)

@@ -99,6 +99,12 @@ class LaunchSpec:
                 f"--node-rank {self.node_rank} is for --rdzv-backend static with an --rdzv-endpoint: leave it out, "
                 "hosts are numbered as they come"
             )
+        if not self.target.strip():
+            what = "module" if self.is_module else "script"
+            raise LaunchError(
+                f"the name of the {what} is empty ({self.target!r}): give "
+                + ("a module's name after -m" if self.is_module else "the path of a Python file, or -m MODULE")
+            )
         if self.is_module:
             top = self.target.partition(".")[0]
             if not _module_is_there(top):

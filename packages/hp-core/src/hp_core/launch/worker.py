@@ -26,8 +26,7 @@ FAILURE_FD = "HP_LAUNCH_FAILURE_FD"
 def main(argv: list[str]) -> int:
     """Run the target and return the exit code."""
     kind, target, *args = argv
-    failure_fd = int(os.environ.pop(FAILURE_FD))
-    os.set_inheritable(failure_fd, False)
+    record = _Record(int(os.environ.pop(FAILURE_FD)))
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):  # into pipes: a line must show when it is printed
         if isinstance(stream, io.TextIOWrapper):
@@ -46,12 +45,12 @@ def main(argv: list[str]) -> int:
             raise  # a child that the target has forked: its end is not the rank's
         code = _exit_code(error)
         if code:
-            _leave(failure_fd, from_exit(rank, code, error, own_files=own_files))
+            record.leave(from_exit(rank, code, error, own_files=own_files))
         return code
     except BaseException as error:
         if os.getpid() != process:
             raise
-        _leave(failure_fd, from_exception(rank, error, own_files=own_files))
+        record.leave(from_exception(rank, error, own_files=own_files))
         return 1
     return 0
 
@@ -74,16 +73,37 @@ def _exit_code(error: SystemExit) -> int:
         return 0
     if isinstance(error.code, int):
         return error.code & 0xFF
-    print(error.code, file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):  # the target may have closed it
+        print(error.code, file=sys.stderr)
     return 1
 
 
-def _leave(fd: int, failure: Failure) -> None:
-    # One write: the launcher may read at any time.
-    os.write(fd, json.dumps(failure.to_json()).encode())
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+class _Record:
+    """The memory file for the launcher."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self._fd = fd
+        self._status = os.fstat(fd)
+
+    def leave(self, failure: Failure) -> None:
+        """Write how this rank failed, or print it where the target has closed the file."""
+        if self._is_there():
+            # One write: the launcher may read at any time.
+            os.write(self._fd, json.dumps(failure.to_json()).encode())
+        else:
+            with contextlib.suppress(OSError, ValueError):
+                print(failure.traceback, file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
+                stream.flush()
+
+    def _is_there(self) -> bool:
+        # A target that closes all descriptors (as daemons do) may have got this number for a file of its own.
+        try:
+            return os.path.samestat(os.fstat(self._fd), self._status)
+        except OSError:
+            return False
 
 
 if __name__ == "__main__":

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing survives a launched job, whatever its ranks started and however the launcher ends. No framework here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+
+from hp_core.launch.descendants import MARK, adopting_orphans, marked
+from hp_core.launch.failure import Failure
+from hp_core.launch.processes import RankProcesses
+from hp_core.launch.spec import LaunchSpec
+
+
+def start(tmp_path: Path, source: str, *, num_ranks: int = 2, args: tuple[str, ...] = (), **options) -> RankProcesses:
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\n" + textwrap.dedent(source)
+    )
+    spec = LaunchSpec(str(script), args, num_ranks, **options)
+    return RankProcesses(spec, {rank: {"RANK": str(rank)} for rank in range(num_ranks)}, f"mark-{time.time_ns()}")
+
+
+def finish(processes: RankProcesses, within_s: float = 30.0) -> dict[int, Failure]:
+    deadline = time.monotonic() + within_s
+    try:
+        while time.monotonic() < deadline:
+            failures = processes.poll()
+            if failures is not None:
+                return dict(failures)
+            time.sleep(0.02)
+        raise AssertionError("the job did not end")
+    finally:
+        processes.close()
+
+
+def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions_of_their_own(tmp_path, capfd, gone):
+    source = """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        plain = subprocess.Popen(["sleep", "600"])
+        apart = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], start_new_session=True)
+        print(plain.pid, apart.pid)
+        if rank == 1:
+            time.sleep(0.5)
+            raise ValueError("boom")
+        time.sleep(600)
+    """
+    begin = time.monotonic()
+    with adopting_orphans():
+        processes = start(tmp_path, source)
+        failures = finish(processes)
+    assert list(failures) == [1]
+    assert time.monotonic() - begin < 10
+    pids = [int(word) for word in capfd.readouterr().out.split() if word.isdigit() and len(word) > 1]
+    assert len(pids) >= 6
+    assert [pid for pid in [*pids, *processes.pids.values()] if not gone(pid)] == []
+
+
+def test_nothing_survives_that_cleaned_its_environment_and_made_a_session_of_its_own(tmp_path, capfd, gone):
+    source = """
+        path = {"PATH": os.environ["PATH"]}
+        below = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], env=path, start_new_session=True)
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                print(os.getpid(), flush=True)
+                os.execve("/bin/sleep", ["sleep", "600"], {})
+            os._exit(0)
+        os.wait()
+        print(below.pid)
+        subprocess.Popen(["yes"], env=path, start_new_session=True, stdout=sys.stderr)  # it never stops printing
+        if sys.argv[1] == "fail":
+            os._exit(3)
+    """
+    ours = [subprocess.Popen(["sleep", "600"], start_new_session=apart) for apart in (True, False)]
+    try:
+        for ending, failed in (("fail", [0]), ("end", [])):
+            begin = time.monotonic()
+            with adopting_orphans():
+                meanwhile = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
+                ours.append(meanwhile)
+                failures = finish(start(tmp_path, source, num_ranks=1, args=(ending,)))
+            assert time.monotonic() - begin < 20
+            assert list(failures) == failed
+            out = capfd.readouterr().out
+            pids = [int(word) for word in out.split() if word.isdigit()]
+            assert len(pids) == 3
+            assert [pid for pid in pids if not gone(pid)] == []
+        assert [process.poll() for process in ours] == [None] * 4  # what others have started is not the job's
+    finally:
+        for process in ours:
+            process.kill()
+            process.wait()
+
+
+def test_orphans_that_have_ended_are_reaped_while_the_job_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("hp_core.launch.processes._REAP_S", 0.1)
+    source = """
+        for _ in range(5):
+            subprocess.run(["sh", "-c", "sleep 0.01 &"], env={})
+        time.sleep(600)
+    """
+    this = psutil.Process()
+    most, deadline = 0, time.monotonic() + 30
+    with adopting_orphans():
+        processes = start(tmp_path, source, num_ranks=1)
+        before = {child.pid for child in this.children()}
+        while time.monotonic() < deadline:
+            adopted = {child.pid for child in this.children()} - before
+            most = max(most, len(adopted))
+            if most and not adopted:
+                break
+            processes.poll()
+        processes.close()
+    assert most
+    assert not adopted
+
+
+def test_a_rank_that_is_stopped_is_ended_by_sigterm_like_the_others(tmp_path):
+    source = """
+        def leave(number, frame):
+            print("told to end")
+            os._exit(0)
+
+        signal.signal(signal.SIGTERM, leave)
+        if rank == 0:
+            open(sys.argv[1], "w").close()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(600)
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os._exit(3)
+    """
+    begin = time.monotonic()
+    processes = start(tmp_path, source, args=(str(tmp_path / "stopped"),))
+    failures = finish(processes)
+    assert list(failures) == [1]
+    assert time.monotonic() - begin < 15
+    assert processes._processes[0].returncode == 0  # it ran once more, and was not killed
+
+
+def test_the_marks_of_jobs_within_jobs_add_up():
+    assert marked({}, "a") == {MARK: "a"}
+    assert marked({MARK: "a", "X": "1"}, "b") == {MARK: "a,b", "X": "1"}
+
+
+def test_the_ranks_die_with_a_launcher_that_is_killed(tmp_path, gone):
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(
+        textwrap.dedent("""
+            import os, signal, sys, time
+            from hp_core.launch.processes import RankProcesses
+            from hp_core.launch.spec import LaunchSpec
+            environments = {rank: {"RANK": str(rank)} for rank in range(2)}
+            processes = RankProcesses(LaunchSpec(sys.argv[1], num_ranks=2), environments, "mark " + sys.argv[1])
+            while not all(os.path.exists(f"{sys.argv[1]}.{rank}") for rank in range(2)):
+                time.sleep(0.02)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """)
+    )
+    job = tmp_path / "job.py"
+    job.write_text(
+        textwrap.dedent("""
+            import ctypes, os, signal, subprocess
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            child = subprocess.Popen(["sleep", "600"])
+            apart = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            name = f"{__file__}.{os.environ['RANK']}"
+            with open(name + ".new", "w") as file:
+                file.write(f"{os.getpid()} {child.pid} {apart.pid}")
+            os.rename(name + ".new", name)
+            ctypes.PyDLL(None).sleep(600)  # the interpreter is locked
+        """)
+    )
+    done = subprocess.run([sys.executable, launcher, job], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    pids = [int(pid) for rank in range(2) for pid in (tmp_path / f"job.py.{rank}").read_text().split()]
+    assert [pid for pid in pids if not gone(pid)] == []
+
+
+def test_nothing_is_left_in_files_or_descriptors(tmp_path):
+    before = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir()}
+    open_before = len(os.listdir("/proc/self/fd"))
+    finish(start(tmp_path, "raise ValueError"))
+    finish(start(tmp_path, "pass"))
+    assert len(os.listdir("/proc/self/fd")) <= open_before
+    left = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir()} - before
+    assert not [path for path in left if "hp" in path.name or "torchelastic" in path.name]
