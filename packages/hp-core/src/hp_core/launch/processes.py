@@ -50,9 +50,9 @@ class RankProcesses:
             LaunchError: the system does not give us so many processes or files, or will not run them.
         """
         self._is_ending = is_ending
-        self._descendants = Descendants(mark)
-        self._next_reap = time.monotonic() + _REAP_S
         self._guard = Guard(mark)
+        self._descendants = Descendants(mark)  # after the guard, which is none of them
+        self._next_reap = time.monotonic() + _REAP_S
         self._pump = OutputPump()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._failure_fds: dict[int, int] = {}
