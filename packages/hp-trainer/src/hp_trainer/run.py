@@ -43,6 +43,7 @@ class Run:
     step: int = 0
     has_folder: bool = False
     _lock: RunLock | None = field(default=None, init=False, repr=False)
+    _aside: Path | None = field(default=None, init=False, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -71,7 +72,7 @@ class Run:
         )
         if self.is_main:
             self._lock = RunLock(self.dir)
-            make_folder(self.dir, self._lock)
+            self._aside = make_folder(self.dir, self._lock)
             self.has_folder = True
             (self.dir / "config.yaml").write_text(dump_yaml(self.config), encoding="utf-8")
             self.save()
@@ -83,6 +84,23 @@ class Run:
             self.info["error"] = describe(error, self.rank)
         if self.is_main:
             self.save()
+
+    def give_back(self) -> bool:
+        """Put the earlier run of this name back (rank 0) where this one failed before its first step.
+
+        A mistake in the model or the data shall not push a good run aside.
+
+        Returns:
+            Whether it did; then this run has no folder any more.
+        """
+        if self._aside is None or "setup_s" in self.info:
+            return False
+        for name in _FIRST_FILES:
+            (self.dir / name).unlink(missing_ok=True)
+        self.dir.rmdir()
+        self._aside.rename(self.dir)
+        self.has_folder = False
+        return True
 
     def close(self) -> None:
         """Let others have the folder; nothing is written any more."""
@@ -100,17 +118,27 @@ def run_folder(config: TrainConfig) -> Path:
     return Path(os.path.expanduser(config.run.output_dir)) / config.run.name
 
 
-def make_folder(folder: Path, lock: RunLock) -> None:
+#: What a run writes before its first step, and all that one leaves which fails before it.
+_FIRST_FILES = ("config.yaml", "run.json", "report.html")
+
+
+def make_folder(folder: Path, lock: RunLock) -> Path | None:
     """Make an empty run folder; one with an earlier run in it is renamed to ``NAME.1``, ``NAME.2``, … first.
+
+    An earlier run that failed before its first step is not kept.
 
     Args:
         folder: The folder to make.
         lock: Its lock, which is taken before anything is looked at.
 
+    Returns:
+        Where the earlier run is now; None where there was none.
+
     Raises:
         ConfigError: Another process trains in the folder, it holds something that is no run, or cannot be made.
     """
     try:
+        aside = None
         folder.parent.mkdir(parents=True, exist_ok=True)
         killed = lock.dead_holder()
         lock.acquire()
@@ -119,17 +147,32 @@ def make_folder(folder: Path, lock: RunLock) -> None:
                 raise ConfigError(
                     f"run.output_dir: {folder} exists and is no run folder; name another run.name or run.output_dir"
                 )
-            if killed:
-                mark_failed(folder, killed_reason(killed))
-            number = 1
-            while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-                number += 1
-            folder.rename(aside)
+            if never_began(folder):
+                for file in folder.iterdir():
+                    file.unlink()
+            else:
+                if killed:
+                    mark_failed(folder, killed_reason(killed))
+                number = 1
+                while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+                    number += 1
+                folder.rename(aside)
         folder.mkdir(exist_ok=True)
+        return aside
     except OSError as error:
         raise ConfigError(
             f"run.output_dir: cannot make {folder}: {error.strerror or error}; name another folder"
         ) from error
+
+
+def never_began(folder: Path) -> bool:
+    """Return whether a run folder holds nothing but the word that the run failed before its first step."""
+    try:
+        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    only_first = all(file.name in _FIRST_FILES and file.is_file() for file in folder.iterdir())
+    return only_first and isinstance(info, dict) and info.get("status") == "failed" and "setup_s" not in info
 
 
 def write_info(folder: Path, info: dict[str, Any]) -> None:

@@ -230,6 +230,8 @@ class LLMTrainer:
         if not self.run.has_folder:
             return
         try:
+            if self.run.give_back():
+                return
             self.run.finish("failed", exc)
             self._report()
         except Exception as error:
