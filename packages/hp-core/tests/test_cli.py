@@ -64,6 +64,14 @@ def test_help_lists_built_in_and_plugin_commands(hp: Hp, install: Install) -> No
         assert word in out
 
 
+def test_help_cuts_no_summary(hp: Hp, install: Install) -> None:
+    summary = "Say hello to whoever it may be, in as many words as it takes, and then say goodbye again."
+    install("greeter", GREET.replace("Say hello.", summary))
+    _, out, _ = hp("--help")
+    assert "..." not in out.partition("Commands:")[2]
+    assert summary in " ".join(out.split())
+
+
 def test_no_arguments_show_the_help(hp: Hp, install: Install) -> None:
     install("greeter", GREET)
     status, out, err = hp()
@@ -106,9 +114,9 @@ def test_an_unknown_command_names_near_ones(hp: Hp, install: Install) -> None:
     assert "No such command 'gret'" in err
 
 
-def test_a_command_of_a_package_that_is_not_installed_says_which(hp: Hp) -> None:
+def test_a_command_of_a_package_that_is_not_written_yet_says_so(hp: Hp) -> None:
     outcome = hp("explain", "--some", "option")
-    assert outcome == (2, "", "error: hp explain comes with hp-auto: pip install hp-auto\n")
+    assert outcome == (2, "", "error: hp explain comes with hp-auto, which is not released yet\n")
 
 
 def test_a_command_of_an_incompatible_package_says_how_to_mend_it(hp: Hp, install: Install) -> None:

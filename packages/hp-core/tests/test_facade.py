@@ -76,7 +76,7 @@ def test_from_import_of_an_unknown_name_is_an_import_error_with_near_matches() -
     "name",
     ["fully_shard", "DTensor", "shard_module", "ColwiseParallel", "PipelineStage", "checkpoint_wrapper", "Muon"],
 )
-def test_a_name_whose_package_is_missing_says_which_to_install(name: str) -> None:
+def test_a_name_whose_package_is_not_written_yet_says_so(name: str) -> None:
     import hyper_parallel
 
     owner = catalog.owner(name)
@@ -84,7 +84,7 @@ def test_a_name_whose_package_is_missing_says_which_to_install(name: str) -> Non
     if importlib.util.find_spec(owner.replace("-", "_")) is not None:
         assert getattr(hyper_parallel, name) is not None
         return
-    message = f"^{name} lives in {owner}: pip install {owner}$"
+    message = f"^{name} lives in {owner}, which is not released yet$"
     with pytest.raises(ImportError, match=message):
         getattr(hyper_parallel, name)
     with pytest.raises(ImportError, match=message):
@@ -93,7 +93,9 @@ def test_a_name_whose_package_is_missing_says_which_to_install(name: str) -> Non
 
 def test_a_name_of_an_installed_package_that_does_not_offer_it(install: Install) -> None:
     install("hp-context", "", version="0.1.0")
-    with pytest.raises(ImportError, match=r"hp-context 0.1.0, which is installed, does not offer it: pip install --up"):
+    with pytest.raises(
+        ImportError, match=r"hp-context 0.1.0, which is installed, does not offer it; no release has it"
+    ):
         exec("from hyper_parallel import ContextParallel", {})
 
 
@@ -135,6 +137,23 @@ def test_every_export_of_ours_is_in_the_catalog() -> None:
             assert exports <= set(catalog.PACKAGES[info.distribution]), f"add them to hp_core.catalog: {exports}"
 
 
+def test_the_catalog_knows_which_packages_exist() -> None:
+    packages = Path(__file__).resolve().parents[2]
+    written = {path.parent.name for path in packages.glob("*/pyproject.toml") if (path.parent / "src").exists()}
+    assert written == catalog.RELEASED
+    assert written <= set(catalog.PACKAGES)
+
+
+def test_only_a_package_that_exists_is_named_with_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hp_core import lazy
+
+    monkeypatch.setattr(plugins, "plugin_infos", list)
+    assert (
+        str(lazy._why_not_there("LLMTrainer", "hp-trainer")) == "LLMTrainer lives in hp-trainer: pip install hp-trainer"
+    )
+    assert str(lazy._why_not_there("DryRun", "hp-auto")) == "DryRun lives in hp-auto, which is not released yet"
+
+
 def test_dir_lists_what_is_installed() -> None:
     import hyper_parallel
 
@@ -155,7 +174,7 @@ def test_every_deep_path_imports_and_is_the_package_or_names_it(path: str, targe
         assert set(public) <= set(dir(module))
         return
     distribution = target.replace("_", "-")
-    with pytest.raises(ImportError, match=f"^Thing lives in {distribution}: pip install {distribution}$"):
+    with pytest.raises(ImportError, match=f"^Thing lives in {distribution}, which is not released yet$"):
         exec(f"from {path} import Thing", {})
     with pytest.raises(ImportError, match=f"^{target} lives in {distribution}"):
         exec(f"from {path} import *", {})

@@ -116,6 +116,16 @@ def test_trouble_is_warned_of_once_in_one_line(install: Install) -> None:
     assert all(warning.category is PluginWarning for warning in caught)
 
 
+def test_the_warning_points_at_the_users_line(install: Install, site: Path) -> None:
+    install("a-broken", "raise ValueError('no')")
+    script = site / "script.py"
+    script.write_text("import hyper_parallel\n\nhyper_parallel.DeviceMesh\nfrom hyper_parallel import get_platform\n")
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"{script}:3: PluginWarning: not used: plugin 'a_broken'")
+    assert done.stderr.splitlines()[1:] == ["  hyper_parallel.DeviceMesh"]
+
+
 def test_unmet_requirement_makes_a_plugin_incompatible_before_it_is_imported(install: Install) -> None:
     install("needy", "raise AssertionError('imported')", requires=["hp-core>=9,<10"])
     info = info_of("needy")

@@ -175,6 +175,13 @@ def test_a_target_that_cannot_be_loaded_says_whose_it_is(
         resolve("kernel", "k")
 
 
+def test_a_target_whose_error_has_no_text_is_still_an_error_of_ours(install: Install, site: Path) -> None:
+    (site / "mute.py").write_text("class Mute(Exception):\n    def __str__(self): return 1 / 0\nraise Mute\n")
+    install("one", offering("'kernel', 'k', 'mute:f'"))
+    with pytest.raises(PluginError, match=r"cannot load mute:f: Mute \(no message: its __str__ raised ZeroDiv"):
+        resolve("kernel", "k")
+
+
 def test_a_target_that_does_not_satisfy_its_protocol_is_an_error(install: Install) -> None:
     body = "class Half:\n    def read(self, name): ...\n    def list(self): ...\n"
     install("one", offering("'storage', 'half', 'one:Half'", body=body))

@@ -83,11 +83,22 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "hp-trainer": ("LLMTrainer", "ParallelDims", "TrainConfig", "VLTrainer"),
 }
 
+#: The packages that exist; the others of `PACKAGES` are still to be written. A new package adds its name here.
+RELEASED: frozenset[str] = frozenset({"hp-core", "hp-trainer"})
+
 #: Commands of ``hp`` that packages add.
 COMMANDS: dict[str, str] = {"explain": "hp-auto", "report": "hp-trainer", "train": "hp-trainer"}
 
 #: The distributions of this project. Others are third-party, whatever their name begins with.
 FIRST_PARTY: frozenset[str] = frozenset(PACKAGES)
+
+
+def where_to_get(distribution: str) -> str:
+    """Return how an error goes on after a distribution's name: the command that installs it, if it exists.
+
+    No command for a package that does not exist yet: anybody could upload one of that name.
+    """
+    return f": pip install {distribution}" if distribution in RELEASED else ", which is not released yet"
 
 
 def owner(name: str) -> str | None:

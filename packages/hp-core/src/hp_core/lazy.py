@@ -88,14 +88,16 @@ def _import_target(target: str, attribute: str) -> Any:
         package = target.partition(".")[0]
         if exc.name != package:
             raise
+        from hp_core.catalog import where_to_get
+
         distribution = package.replace("_", "-")
         what = target if attribute == "*" else attribute
-        raise PluginError(f"{what} lives in {distribution}: pip install {distribution}", name=package) from None
+        raise PluginError(f"{what} lives in {distribution}{where_to_get(distribution)}", name=package) from None
 
 
 def _why_not_there(name: str, owner: str | None) -> PluginError | None:
     """Return the error that says why nobody offers a name that some package has, or None for an unknown one."""
-    from hp_core import plugins
+    from hp_core import catalog, plugins
 
     infos = plugins.plugin_infos()
     for info in infos:
@@ -110,11 +112,11 @@ def _why_not_there(name: str, owner: str | None) -> PluginError | None:
         return None
     for info in infos:
         if plugins.same_distribution(info.distribution, owner):
+            hint = f": pip install --upgrade {owner}" if owner in catalog.RELEASED else "; no release has it yet"
             return PluginError(
-                f"{name} lives in {owner}, but {owner} {info.version}, which is installed, does not offer it:"
-                f" pip install --upgrade {owner}"
+                f"{name} lives in {owner}, but {owner} {info.version}, which is installed, does not offer it{hint}"
             )
-    return PluginError(f"{name} lives in {owner}: pip install {owner}")
+    return PluginError(f"{name} lives in {owner}{catalog.where_to_get(owner)}")
 
 
 def _no_attribute(module: str, name: str, known: Any, *, depth: int) -> Exception:

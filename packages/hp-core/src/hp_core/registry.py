@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from hp_core import plugins
 from hp_core.errors import ConflictError, PluginError, did_you_mean
 from hp_core.kinds import check
+from hp_core.plugins.exception_text import exception_text
 from hp_core.provide import KINDS, Provide
 
 __all__ = ["Provide", "conflicts", "names", "offers", "resolve"]
@@ -94,7 +95,7 @@ def resolve(kind: str, name: str, platform: str | None = None) -> object:
     except PluginError:
         raise
     except Exception as exc:
-        raise PluginError(f"{origin}: cannot load {provide.target}: {type(exc).__name__}: {exc}") from exc
+        raise PluginError(f"{origin}: cannot load {provide.target}: {exception_text(exc)}") from exc
     problem = check(kind, target)
     if problem:
         raise PluginError(f"{origin}: {provide.target} {problem}")

@@ -33,7 +33,7 @@ def hp_add_commands(app: typer.Typer) -> None:
         "train",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
         add_help_option=False,
-        short_help="Fine-tune or train a language model: hp train [config.yaml] [-n RANKS] [--key value …]",
+        short_help="Fine-tune or train a language model.",
     )
     def train(context: _typer.Context) -> None:
         from hp_trainer.command import main

@@ -65,7 +65,16 @@ def make_app(*, plugins: bool) -> typer.Typer:
         from hp_core.cli.plugin_commands import add_plugin_commands
 
         add_plugin_commands(app, BUILT_IN)
+    _keep_summaries_whole(app)
     return app
+
+
+def _keep_summaries_whole(app: typer.Typer) -> None:
+    """Let ``hp --help`` wrap the first line of a command's docstring, which typer would cut at the line's end."""
+    for command in app.registered_commands:
+        text = command.help or (command.callback.__doc__ if command.callback else None)
+        if text and text.strip() and not command.short_help:
+            command.short_help = text.strip().splitlines()[0]
 
 
 def _show_version(value: bool) -> None:

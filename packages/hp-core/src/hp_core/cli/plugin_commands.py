@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command_name
 
 from hp_core import plugins
-from hp_core.catalog import COMMANDS
+from hp_core.catalog import COMMANDS, where_to_get
 from hp_core.errors import PluginError, PluginWarning
 
 
@@ -69,4 +69,4 @@ def _add_stand_in(app: typer.Typer, command: str, distribution: str) -> None:
         for info in plugins.plugin_infos():
             if plugins.same_distribution(info.distribution, distribution):
                 raise PluginError(f"hp {command} comes from {info.describe()}") from info.error
-        raise PluginError(f"hp {command} comes with {distribution}: pip install {distribution}")
+        raise PluginError(f"hp {command} comes with {distribution}{where_to_get(distribution)}")

@@ -16,6 +16,7 @@ def add_run_command(app: typer.Typer) -> None:
         # Everything after the target belongs to the target, options too.
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
         options_metavar="[OPTIONS]",
+        short_help="Run a script or a module on several ranks.",
     )
     def run(
         context: typer.Context,

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 
 import pluggy
 
@@ -17,6 +16,7 @@ from hp_core.plugins.info import Offer, PluginInfo
 from hp_core.plugins.loading import Loaded, load_plugins
 from hp_core.plugins.manifest_of_ranks import describe_difference, hash_manifest, write_manifest
 from hp_core.plugins.settings_from_environment import PluginSettings, normalize, read_settings
+from hp_core.plugins.warn_at_users_line import warn_at_users_line
 
 __all__ = [
     "Offer",
@@ -146,10 +146,10 @@ def _warn(current: PluginSettings, loaded: Loaded) -> None:
     if current.strict:
         return
     for complaint in loaded.complaints:
-        warnings.warn(complaint, PluginWarning, stacklevel=4)
+        warn_at_users_line(complaint)
     for info in loaded.infos:
         if not info.well:
-            warnings.warn(f"not used: {info.describe()}", PluginWarning, stacklevel=4)
+            warn_at_users_line(f"not used: {info.describe()}")
 
 
 def _raise_trouble(loaded: Loaded) -> None:
