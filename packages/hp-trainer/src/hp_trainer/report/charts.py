@@ -249,7 +249,10 @@ def phase_chart(run: RunData) -> Chart | None:
     per_bar = math.ceil(len(steps) / len(groups))
     columns: dict[str, list[float | None]] = {name: [step.phases_s.get(name) for step in run.steps] for name in names}
     columns["other"] = [step.other_s for step in run.steps]
-    numbers = series.finite(step.step_s for step in run.steps) or [sum(step.phases_s.values()) for step in run.steps]
+    lengths = [step.step_s for step in run.steps]
+    if not series.finite(lengths):
+        lengths = [sum(step.phases_s.values()) for step in run.steps]
+    numbers = series.finite(lengths)
     unit, size = ("ms", 1e-3) if (series.median(numbers) or 0.0) < 1.0 else ("s", 1.0)
     xs = [(steps[group[0]] + steps[group[-1]]) / 2 for group in groups]
     fill = 0.8 if len(groups) <= 30 else 1.0
@@ -270,7 +273,11 @@ def phase_chart(run: RunData) -> Chart | None:
     ]
     layout = axes([steps[0], steps[-1]], [value / size for value in numbers], zero=True)
     layout["barmode"] = "stack"
-    summary = f"Time of each step by phase, in {unit}."
+    longest = max(numbers)
+    summary = (
+        f"Median {fmt.duration(series.median(numbers))}, longest {fmt.duration(longest)} at step "
+        f"{steps[lengths.index(longest)]:,}."
+    )
     if per_bar > 1:
         summary += f" A bar is the mean of {per_bar} neighbouring steps."
         layout["xaxis"]["unifiedhovertitle"] = {"text": "around step %{x}"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -76,6 +77,21 @@ class RunData:
         return str(self.info.get("name") or self.path.resolve().name)
 
     @property
+    def place(self) -> Path:
+        """The run folder as seen from where ``hp train`` was started; absolute where nothing tells."""
+        here = Path(os.path.abspath(self.path))
+        given = mapping(self.config.get("run")).get("output_dir")
+        if not isinstance(given, str) or not given:
+            return here
+        parent = Path(os.path.normpath(os.path.expanduser(given)))
+        if parent.is_absolute():
+            return here
+        # The folder may have moved since: it must still lie in a folder of that name. Its own name is today's, for a
+        # later run of the same name renames it.
+        tail = tuple(part for part in parent.parts if part != "..")
+        return parent / here.name if here.parent.parts[len(here.parent.parts) - len(tail) :] == tail else here
+
+    @property
     def status(self) -> str:
         """``done``, ``failed``, ``running`` or ``unknown``."""
         status = str(self.info.get("status") or "unknown").lower()
@@ -88,6 +104,16 @@ class RunData:
         if given is not None and math.isfinite(given) and given >= 1:
             return int(given)
         return max([1, *(len(step.memory_bytes) for step in self.steps)])
+
+    @property
+    def rest_s(self) -> float | None:
+        """Seconds in which the run neither set up nor trained: it evaluated and saved. None where not recorded."""
+        started, ended = moment(self.info.get("started")), moment(self.info.get("ended"))
+        setup_s, train_s = number(self.info, "setup_s"), number(self.info, "train_s")
+        if started is None or ended is None or setup_s is None or train_s is None:
+            return None
+        rest_s = (ended - started).total_seconds() - setup_s - train_s
+        return rest_s if math.isfinite(rest_s) else None
 
     @property
     def total_s(self) -> float | None:

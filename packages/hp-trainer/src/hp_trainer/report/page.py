@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from datetime import datetime, timezone
 from functools import cache
@@ -20,6 +21,7 @@ from hp_trainer.report.charts import all_charts, phase_chart
 from hp_trainer.report.data import RunData, mapping, number
 from hp_trainer.report.figure import Chart
 
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 STATUS_WORDS = {"done": "Done", "failed": "Failed", "running": "Running", "unknown": "Unfinished"}
 
 
@@ -44,7 +46,7 @@ def render(run: RunData) -> str:
         plugins=tables.plugin_rows(run),
         steps=tables.step_table(run),
         step_columns=tables.STEP_COLUMNS,
-        files=tables.file_rows(run.path),
+        files=tables.file_rows(run),
         command=reproduce_command(run),
         style=_asset("report.css"),
         script=_asset("report.js"),
@@ -117,12 +119,14 @@ def tiles(run: RunData) -> list[tuple[str, str, str]]:
     """Return the headline figures: (label, value, what stands below it)."""
     rows: list[tuple[str, str, str]] = []
     setup_s, train_s = number(run.info, "setup_s"), number(run.info, "train_s")
-    parts = [
-        f"{word} {fmt.duration(value)}".replace(" ", "\N{NO-BREAK SPACE}")
-        for word, value in (("set-up", setup_s), ("training", train_s))
-        if value is not None
-    ]
-    rows.append(("Total time", fmt.duration(run.total_s), ", ".join(parts)))
+    parts = [("set-up", setup_s), ("training", train_s)]
+    if run.rest_s is not None and run.rest_s > 0.005 * (run.total_s or 0.0):
+        saved = "evaluation and saving" if run.section("evaluation") else "saving"
+        parts.append((saved if run.status == "done" else "the rest", run.rest_s))
+    below = ", ".join(
+        f"{word} {fmt.duration(value).replace(' ', _NO_BREAK)}" for word, value in parts if value is not None
+    )
+    rows.append(("Total time", fmt.duration(run.total_s), below))
     speeds = [step.tokens_per_s for step in run.steps]
     tokens = series.finite(step.tokens for step in run.steps)
     rows.append(("Tokens per second", fmt.count(series.median(speeds)), "median, all ranks"))
@@ -135,7 +139,12 @@ def tiles(run: RunData) -> list[tuple[str, str, str]]:
     num_hosts = len(hosts) if isinstance(hosts, list) else 0
     where = "1 host" if num_hosts == 1 else f"{num_hosts} hosts" if num_hosts else ""
     rows.append(("Ranks", fmt.count(run.world_size), where))
-    return rows
+    return [(label, _unbroken(value), below) for label, value, below in rows]
+
+
+def _unbroken(text: str) -> str:
+    """Return ``text`` with its numbers bound to their units, so that no unit starts a line."""
+    return re.sub(r"(?<=\d) (?=[^\W\d])", _NO_BREAK, text)
 
 
 def _steps(num: int) -> str:
@@ -182,10 +191,10 @@ def failure(run: RunData) -> dict[str, str] | None:
 
 
 def reproduce_command(run: RunData) -> str:
-    """Return the shell command that runs the same configuration again on as many ranks, in the same working folder."""
+    """Return the command that runs the configuration again on as many ranks, from where ``hp train`` was started."""
     hosts = run.info.get("hosts")
     num_hosts = len(hosts) if isinstance(hosts, list) else 1
-    config = shlex.quote(str(run.path / "config.yaml"))
+    config = shlex.quote(str(run.place / "config.yaml"))
     if num_hosts > 1:
         return f"hp train {config}  # under a launcher that starts {run.world_size} ranks on {num_hosts} hosts"
     return f"hp train {config} -n {run.world_size}"

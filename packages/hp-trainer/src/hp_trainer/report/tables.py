@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hp_trainer.report import format as fmt
@@ -207,19 +207,20 @@ _FILE_WORDS = {
     "config.yaml": "the resolved configuration",
     "run.json": "what ran, where and with what result",
     "metrics.jsonl": "every number of every step",
-    "tb": "TensorBoard: tensorboard --logdir tb",
+    "tb": "for TensorBoard",
     "model": "the trained weights, for transformers' from_pretrained",
 }
 
 
-def file_rows(run_dir: Path) -> list[tuple[str, str, str]]:
-    """Return the files of the run folder that are there: (relative link, size, what it is)."""
-    rows: list[tuple[str, str, str]] = []
+def file_rows(run: RunData) -> list[tuple[str, str, str, str]]:
+    """Return the files of the run folder that are there: (relative link, size, what it is, command that shows it)."""
+    rows: list[tuple[str, str, str, str]] = []
     for name, words in _FILE_WORDS.items():
-        path = run_dir / name
+        path = run.path / name
+        command = f"tensorboard --logdir {shlex.quote(str(run.place / name))}" if name == "tb" else ""
         if path.is_dir():
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            rows.append((f"{name}/", fmt.bytes_(size), words))
+            rows.append((f"{name}/", fmt.bytes_(size), words, command))
         elif path.is_file():
-            rows.append((name, fmt.bytes_(path.stat().st_size), words))
+            rows.append((name, fmt.bytes_(path.stat().st_size), words, command))
     return rows

@@ -44,12 +44,26 @@
     };
   }
 
+  // Plotly's own `responsive` listens to the window only, and late; what a chart must fit is its card. What is done in
+  // the observer is seen in the same frame: no picture, however early, shows a chart of the old size.
+  const drawn = new WeakMap();
+  const sizeOf = (plot) => `${plot.clientWidth}x${plot.clientHeight}`;
+  const observer = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (!target.clientWidth || drawn.get(target) === sizeOf(target)) continue;
+      drawn.set(target, sizeOf(target));
+      Plotly.relayout(target, { autosize: true });
+    }
+  });
+
   function draw() {
     if (typeof Plotly === "undefined") return;
     const style = getComputedStyle(root);
     for (const plot of plots) {
       const figure = figures[plot.dataset.figure];
-      Plotly.react(plot, colored(figure.data, style), layoutOf(figure.layout, style), { displayModeBar: false, responsive: true });
+      drawn.set(plot, sizeOf(plot));
+      Plotly.react(plot, colored(figure.data, style), layoutOf(figure.layout, style), { displayModeBar: false });
+      observer.observe(plot);
     }
   }
 
@@ -65,11 +79,22 @@
   });
   system.addEventListener("change", themed);
   narrow.addEventListener("change", draw);
+  // Charts cannot be drawn again once the browser has laid out its paper, so they are drawn before, light and at the
+  // width that the style sheet gives the page on paper.
+  let screenTheme;
   addEventListener("beforeprint", () => {
     for (const section of document.querySelectorAll("details:not(.steps)")) section.open = true;
+    screenTheme = root.dataset.theme;
+    root.dataset.theme = "light";
+    root.classList.add("paper");
     draw();
   });
-  addEventListener("afterprint", draw);
+  addEventListener("afterprint", () => {
+    root.classList.remove("paper");
+    if (screenTheme) root.dataset.theme = screenTheme;
+    else delete root.dataset.theme;
+    draw();
+  });
 
   const copy = document.getElementById("copy");
   if (navigator.clipboard) {
