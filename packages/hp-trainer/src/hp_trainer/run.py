@@ -153,9 +153,7 @@ def make_folder(folder: Path, lock: RunLock) -> Path | None:
             else:
                 if killed:
                     mark_failed(folder, killed_reason(killed))
-                number = 1
-                while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-                    number += 1
+                aside = _free_name(folder)
                 folder.rename(aside)
         folder.mkdir(exist_ok=True)
         return aside
@@ -163,6 +161,14 @@ def make_folder(folder: Path, lock: RunLock) -> Path | None:
         raise ConfigError(
             f"run.output_dir: cannot make {folder}: {error.strerror or error}; name another folder"
         ) from error
+
+
+def _free_name(folder: Path) -> Path:
+    """Return the first of ``NAME.1``, ``NAME.2``, … that is not there."""
+    number = 1
+    while folder.with_name(f"{folder.name}.{number}").exists():
+        number += 1
+    return folder.with_name(f"{folder.name}.{number}")
 
 
 def never_began(folder: Path) -> bool:
