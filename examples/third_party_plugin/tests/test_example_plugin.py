@@ -18,7 +18,7 @@ from hyper_parallel import init_device_mesh
 
 
 class TestExample(PluginSuite):
-    plugin = "example"
+    plugin = "hp_example_plugin"
 
 
 def run_in_order(schedule: list[list[tuple[str, int, int]]]) -> list[int]:

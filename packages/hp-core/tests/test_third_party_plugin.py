@@ -168,11 +168,14 @@ def test_its_command_and_report_line_are_in_hp(environment: Environment) -> None
 
 
 def test_it_can_be_blocked(environment: Environment) -> None:
-    listing = environment.run("hp", "plugins", "list", HP_PLUGINS_DISABLE="example")
-    assert "blocked example: HP_PLUGINS_DISABLE names it" in listing
+    listing = environment.run("hp", "plugins", "list", HP_PLUGINS_DISABLE="hp_example_plugin")
+    assert "blocked hp_example_plugin: HP_PLUGINS_DISABLE names it" in listing
     code = "from hp_core.registry import resolve; resolve('storage', 'sqlite')"
-    message = environment.run("python", "-c", code, status=1, HP_PLUGINS_DISABLE="example")
-    assert "storage 'sqlite' is offered by plugin 'example' of hp-example-plugin 1.0.0, which is blocked" in message
+    message = environment.run("python", "-c", code, status=1, HP_PLUGINS_DISABLE="hp_example_plugin")
+    assert (
+        "storage 'sqlite' is offered by plugin 'hp_example_plugin' of hp-example-plugin 1.0.0, which is blocked"
+        in message
+    )
 
 
 def test_its_own_tests_pass(environment: Environment) -> None:
