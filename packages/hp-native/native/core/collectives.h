@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives. All memory stays valid, and inputs unchanged, until the operation's state is not 0.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "collective.h"
+
+namespace hpn {
+
+// Reduce `count` elements in place.
+std::unique_ptr<Operation> make_all_reduce(Group& group, void* data, uint64_t count, Dtype dtype, Op op,
+                                           const Place& place);
+
+// Concatenate `sizes[r]` bytes of each rank r. `input` may be its own part of `output`.
+std::unique_ptr<Operation> make_all_gather(Group& group, const void* input, void* output, std::vector<uint64_t> sizes,
+                                           const Place& source, const Place& target);
+
+// Reduce, and keep piece `rank`; `counts[r]` elements go to rank r.
+std::unique_ptr<Operation> make_reduce_scatter(Group& group, const void* input, void* output,
+                                               std::vector<uint64_t> counts, Dtype dtype, Op op, const Place& source);
+
+// Send `sends[r]` bytes to each rank r, and get `receives[r]` bytes from it.
+std::unique_ptr<Operation> make_all_to_all(Group& group, const void* input, void* output, std::vector<uint64_t> sends,
+                                           std::vector<uint64_t> receives, const Place& source);
+
+// Overwrite `bytes` with those of rank `root`.
+std::unique_ptr<Operation> make_broadcast(Group& group, void* data, uint64_t bytes, int root, const Place& place);
+
+std::unique_ptr<Operation> make_barrier(Group& group);
+
+// [Note: Slices] The part of a range of `total` that slice `index` of `width` covers, clipped at the end.
+struct Slice {
+    uint64_t begin;
+    uint64_t length;
+};
+inline Slice slice(uint64_t index, uint64_t width, uint64_t total) {
+    uint64_t begin = index * width;
+    if (begin >= total) return {total, 0};
+    return {begin, total - begin < width ? total - begin : width};
+}
+
+inline uint64_t ceil_div(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit; }
+
+// What `direct` does before it lets others have a turn.
+inline constexpr uint64_t kDirectStepBytes = 512u << 10;
+
+}  // namespace hpn

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes of a job on this host: waking each other, giving up together, seeing that one has ended.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layout.h"
+
+namespace hpn {
+
+// This process's end of the domain. Made over memory that all processes map; owns the descriptors that it is given.
+class Domain {
+public:
+    // pidfds[i] watches process i; -1 where there is none (then /proc is asked).
+    Domain(void* memory, int num_processes, int me, std::vector<int> pidfds, bool oversubscribed);
+    ~Domain();
+    Domain(const Domain&) = delete;
+    Domain& operator=(const Domain&) = delete;
+
+    int me() const { return me_; }
+    int num_processes() const { return num_processes_; }
+    bool oversubscribed() const { return oversubscribed_; }
+
+    // Wake process `index` if it sleeps. Whatever was published before is seen by it.
+    void ring(int index);
+    void ring_all();
+
+    // A sleep that no ring can be lost between: ask for the ticket, look once more whether there is anything to do,
+    // then sleep. `sleep` returns when rung, or after the time, or for no reason.
+    class Sleep {
+    public:
+        explicit Sleep(Domain& domain);
+        ~Sleep();
+        void sleep(int64_t nanoseconds);
+
+    private:
+        ProcessLine& line_;
+        uint32_t ticket_;
+    };
+
+    // Tell all processes on this host that the job gives up. They fail within a moment of their next look.
+    void abort();
+    bool aborted() const { return header_->aborted.load(std::memory_order_acquire) != 0; }
+    int aborter() const { return static_cast<int>(header_->aborted.load(std::memory_order_acquire)) - 1; }
+
+    // Whether process `index` has ended (a zombie counts as ended). A system call.
+    bool gone(int index) const;
+    int pid(int index) const { return lines_[index].pid.load(std::memory_order_relaxed); }
+
+private:
+    DomainHeader* header_;
+    ProcessLine* lines_;
+    int num_processes_;
+    int me_;
+    std::vector<int> pidfds_;
+    bool oversubscribed_;
+};
+
+}  // namespace hpn
