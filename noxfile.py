@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent
 VENVS = ROOT / ".venvs"
 WHEELHOUSE = ROOT / "wheelhouse"
 CONSTRAINTS = ROOT / "constraints.txt"
+# Kept between runs, so that C++ that did not change is not compiled again.
+NATIVE_BUILD = ROOT / ".cache" / "native" / "wheel"
 OLDEST = (3, 10)
 
 
@@ -76,8 +78,8 @@ nox.options.default_venv_backend = "none"
 
 PACKAGES = sorted(path.parent.name for path in (ROOT / "packages").glob("*/pyproject.toml"))
 TOOLS = [
-    "build", "hatchling", "hypothesis", "import-linter", "mkdocs-material", "mkdocstrings-python", "mypy", "pytest",
-    "ruff", "towncrier", "types-PyYAML",
+    "build", "cmake", "hatchling", "hypothesis", "import-linter", "mkdocs-material", "mkdocstrings-python", "mypy",
+    "ninja", "pytest", "ruff", "scikit-build-core", "towncrier", "types-PyYAML",
 ]  # fmt: skip
 QUIET = {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
@@ -93,17 +95,19 @@ def _digest(paths: list[Path], *more: str) -> str:
 
 def _sources() -> list[Path]:
     found = [*ROOT.glob("packages/*/pyproject.toml"), *ROOT.glob("packages/*/README.md")]
-    found += [path for path in ROOT.glob("packages/*/src/**/*") if path.is_file() and "__pycache__" not in path.parts]
-    return found
+    found += [*ROOT.glob("packages/*/CMakeLists.txt"), *ROOT.glob("packages/*/cmake/*")]
+    folders = ("src", "native/core", "native/include")
+    found += [path for folder in folders for path in ROOT.glob(f"packages/*/{folder}/**/*") if path.is_file()]
+    return [path for path in found if "__pycache__" not in path.parts]
 
 
 def _build_wheels(session: nox.Session, python: str) -> None:
-    """Build every package's wheel into ``wheelhouse/`` with the hatchling of ``python``'s environment."""
+    """Build every package's wheel into ``wheelhouse/`` with the build backends of ``python``'s environment."""
     shutil.rmtree(WHEELHOUSE, ignore_errors=True)
     for package in PACKAGES:
         session.run(
             python, "-m", "build", "--wheel", "--no-isolation", "-o", str(WHEELHOUSE), f"packages/{package}",
-            external=True, silent=True,
+            external=True, silent=True, env={"SKBUILD_BUILD_DIR": str(NATIVE_BUILD)},
         )  # fmt: skip
 
 
@@ -149,6 +153,7 @@ def _shared(session: nox.Session) -> Path:
         sources.write_text(have)
     path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     session.env.update({"PATH": path, "VIRTUAL_ENV": str(environment), "PYTHONDONTWRITEBYTECODE": "1"})
+    session.env["SKBUILD_BUILD_DIR"] = str(NATIVE_BUILD)  # tests/test_wheels.py builds, too
     return environment
 
 
@@ -188,7 +193,7 @@ def alone(session: nox.Session) -> None:
 
 @nox.session
 def check(session: nox.Session) -> None:
-    """Check style, types, imports, docs, changelog, examples and import cost."""
+    """Check style, types, imports, docs, changelog, C++ under sanitizers, examples and import cost."""
     environment = _shared(session)
 
     def run(*command: str) -> None:
@@ -201,6 +206,7 @@ def check(session: nox.Session) -> None:
     run("mkdocs", "build", "--strict", "-q")
     for package in PACKAGES:
         run("towncrier", "build", "--draft", "--version", "next", "--dir", f"packages/{package}")
+    run("python", "tools/check_native.py")
     run("python", "tools/run_examples.py")
     run("python", "bench/import_cost.py")
 

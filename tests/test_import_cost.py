@@ -25,7 +25,8 @@ def test_a_bare_import_brings_nothing_heavy(module: str) -> None:
 @pytest.mark.parametrize(
     "module",
     ["hp_core.comm", "hp_core.mesh", "hp_core.platform", "hp_core.plugins", "hp_core.registry", "hp_core.cli",
-     "hp_core.launch", "hp_core.testing", "hp_core._plugin", "hp_trainer", "hp_trainer._plugin"],
+     "hp_core.launch", "hp_core.testing", "hp_core._plugin", "hp_native", "hp_native._plugin", "hp_native.library",
+     "hp_trainer", "hp_trainer._plugin"],
 )  # fmt: skip
 def test_framework_free_modules(module: str) -> None:
     assert modules_after(f"import {module}") & set(FRAMEWORKS) == set()

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 400
-EMPTY_NAMES = {"utils.py", "common.py", "helpers.py", "misc.py"}
+EMPTY_NAMES = {"utils", "common", "helpers", "misc"}
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -21,7 +21,8 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 def test_every_source_file_has_its_spdx_line() -> None:
-    files = [*tracked("*.py", "*.toml", "*.yml", "*.yaml", "constraints*.txt"), ROOT / ".ci" / "run"]
+    patterns = ("*.py", "*.toml", "*.yml", "*.yaml", "constraints*.txt", "*.cpp", "*.h", "*.cmake", "*CMakeLists.txt")
+    files = [*tracked(*patterns), ROOT / ".ci" / "run"]
     missing = [
         str(file.relative_to(ROOT))
         for file in files
@@ -31,8 +32,8 @@ def test_every_source_file_has_its_spdx_line() -> None:
 
 
 def test_files_stay_small_and_have_names_that_say_something() -> None:
-    sources = tracked("packages/*.py")
-    assert [str(file) for file in sources if file.name in EMPTY_NAMES] == []
+    sources = tracked("packages/*.py", "packages/*.cpp", "packages/*.h", "packages/*.cmake")
+    assert [str(file) for file in sources if file.stem in EMPTY_NAMES] == []
     long = {
         str(file.relative_to(ROOT)): lines
         for file in sources
@@ -92,7 +93,7 @@ def test_the_readme_tree_is_true() -> None:
 
 
 def test_paths_in_the_readme_table_exist() -> None:
-    sources = [ROOT / "packages" / package / "src" for package in ("hp-core", "hp-trainer")]
+    sources = [ROOT / "packages" / package / "src" for package in ("hp-core", "hp-native", "hp-trainer")]
     for line in (ROOT / "README.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) != 3 or not cells[2].startswith("`"):

@@ -45,6 +45,11 @@ def main(name: str) -> int:
     )
     if left_out:
         print(f"  these need a framework: {', '.join(left_out)}")
+    if name == "hp-native":
+        from hp_native import library
+
+        library.load()
+        print(f"  {library.path().name}: {library.state()}")
     for command in (["plugins", "list"], ["--version"]):
         subprocess.run([Path(sys.executable).parent / "hp", *command], check=True)
     if "torch" in missing:

@@ -54,6 +54,10 @@ PARTS = {
         {},
         5,
     ),
+    "native-build": Part(
+        "hp-native from its source distribution, by pip, in an environment of its own",
+        [*PYTEST, "-m", "full", "packages/hp-native/tests/test_build.py"],
+    ),
     "repeatability": Part(
         "two fine-tunings of SmolLM2-135M on 2 ranks end with the same bits", [sys.executable, "tools/repeatability.py"]
     ),

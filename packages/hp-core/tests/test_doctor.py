@@ -30,7 +30,7 @@ TORCH = {
 def versions(install: Install, monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
     """What is installed, to be changed by a test."""
     install("unused", "")
-    found: dict[str, str | None] = {"hp-core": "0.1.0", "hp-trainer": "0.1.0", "torch": "2.9.0"}
+    found: dict[str, str | None] = dict.fromkeys(("hp-core", "hp-trainer", "hp-native"), "0.1.0") | {"torch": "2.9.0"}
     monkeypatch.setattr(diagnosis, "_version", found.get)
     monkeypatch.setattr(diagnosis, "unmet_requirements", lambda metadata, extra: [])
     monkeypatch.setattr(diagnosis, "probe", lambda name: TORCH)
@@ -64,7 +64,7 @@ def test_all_is_well(versions: dict[str, str | None], doctor: Doctor) -> None:
     sections = found["sections"]
     assert (status, found["ok"]) == (0, True)
     assert sections["Python"]["executable"] == sys.executable
-    assert sections["Packages"] == {"hp-core": hp_core.__version__, "hp-trainer": "0.1.0"}
+    assert sections["Packages"] == {"hp-core": hp_core.__version__, "hp-trainer": "0.1.0", "hp-native": "0.1.0"}
     assert sections["Frameworks"] == {
         "torch": "2.9.0",
         "torch-npu": "not installed",
@@ -124,11 +124,12 @@ def test_a_choice_of_framework_that_cannot_be_is_a_finding(
 def test_optional_things_do_not_fail(
     versions: dict[str, str | None], doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    versions["hp-trainer"] = None
+    versions["hp-trainer"] = versions["hp-native"] = None
     monkeypatch.setenv("CXX", "no-such-compiler")
     status, out = doctor()
     assert status == 0
     assert "optional  hp-trainer, for: hp train\n  pip install hp-trainer\n" in out
+    assert ("pip install hp-native" in out) == (sys.platform == "linux")
     assert "no-such-compiler (from CXX) is not there" in out
     assert "optional  a C++ compiler" in out
 
@@ -144,6 +145,42 @@ def test_plugins_in_trouble_are_findings(
     assert status == 1
     assert found["plugin needy"] == ("pip install 'hp-core>=9'", True)
     assert found["plugin bad"] == ("pip install --force-reinstall bad (or HP_PLUGINS_DISABLE=bad)", True)
+
+
+def test_a_preferred_comm_backend_that_cannot_be_used_is_an_optional_finding_with_its_fix(
+    versions: dict[str, str | None], doctor: Doctor, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(
+        "fast",
+        """
+        from hp_core.errors import PluginError
+
+        class Backend:
+            def __init__(self):
+                error = PluginError("no library here")
+                error.fix = "pip install a-library"
+                raise error
+
+        class Other:
+            def __init__(self): raise PluginError("no other either")
+
+        @hookimpl
+        def hp_provide():
+            return [
+                Provide("comm", "fast", "fast:Backend", priority=10),
+                Provide("comm", "slow", "fast:Other", priority=1),
+                Provide("comm", "unused", "fast:missing"),
+            ]
+        """,
+    )
+    monkeypatch.setenv("HP_PLUGINS", "fast")
+    monkeypatch.setattr("hp_core.registry.check", lambda kind, target: None)
+    status, out = doctor("--json")
+    found = missing(json.loads(out))
+    assert status == 0
+    assert found["comm backend 'fast' of fast"] == ("pip install a-library", False)
+    assert found["comm backend 'slow' of fast"] == ("hp plugins list", False)
+    assert not any("unused" in what for what in found)
 
 
 def test_plugins_can_add_lines(

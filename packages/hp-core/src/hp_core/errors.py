@@ -16,7 +16,13 @@ class HPError(Exception):
 
 
 class PluginError(HPError, ImportError):
-    """A plugin, or a name that a plugin offers, cannot be used."""
+    """A plugin, or a name that a plugin offers, cannot be used.
+
+    Attributes:
+        fix: The command that mends it, for ``hp doctor``; empty where no single one does.
+    """
+
+    fix: str = ""
 
 
 class ConflictError(PluginError):

@@ -16,7 +16,7 @@ from typing import Any
 
 from hp_core import catalog, plugins, registry
 from hp_core.cli.probe import probe
-from hp_core.errors import HPError
+from hp_core.errors import HPError, PluginError
 from hp_core.plugins.exception_text import exception_text
 from hp_core.plugins.requirements import install_command, unmet_requirements
 
@@ -105,6 +105,9 @@ def _look_at_packages(found: Diagnosis) -> None:
             found.add("Packages", distribution, version)
     if _version("hp-trainer") is None:
         found.missing.append(Missing("hp-trainer", "hp train", "pip install hp-trainer", required=False))
+    if _version("hp-native") is None and platform.system() == "Linux":
+        why = "fast communication between the CPU ranks of a host"
+        found.missing.append(Missing("hp-native", why, "pip install hp-native", required=False))
 
 
 def _look_at_frameworks(found: Diagnosis) -> None:
@@ -189,6 +192,7 @@ def _look_at_plugins(found: Diagnosis) -> None:
         infos = plugins.plugin_infos()
     offered = {offer.provide.name for offer in plugins.active_offers(strict=False) if offer.provide.kind == "comm"}
     found.add("Communication", "backends", ", ".join(sorted(offered)) or "none")
+    _look_at_backends(found)
     for info in infos:
         found.add("Plugins", info.name, f"{info.distribution} {info.version}: {info.state}")
         if not info.well:
@@ -206,6 +210,21 @@ def _look_at_plugins(found: Diagnosis) -> None:
     except (Exception, SystemExit) as exc:  # a hook that raised, or lines that are no pairs
         why = str(exc) if isinstance(exc, HPError) else exception_text(exc)
         found.missing.append(Missing("a working hp_report_lines", why, "hp plugins list", required=True))
+
+
+def _look_at_backends(found: Diagnosis) -> None:
+    """Load each backend that would be taken before the one that brings the world up: what fails is not used."""
+    for offer in plugins.active_offers(strict=False):
+        provide = offer.provide
+        if provide.kind != "comm" or provide.priority <= 0:
+            continue
+        try:
+            made: Any = registry.resolve("comm", provide.name, provide.platform)
+            made()
+        except HPError as exc:
+            command = (isinstance(exc, PluginError) and exc.fix) or "hp plugins list"
+            what = f"comm backend {provide.name!r} of {offer.distribution}"
+            found.missing.append(Missing(what, str(exc), command, required=False))
 
 
 def _version(distribution: str) -> str | None:

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hp-native offers."""
+
+from __future__ import annotations
+
+from hp_core.plugins import hookimpl
+
+
+@hookimpl
+def hp_report_lines() -> list[tuple[str, str]]:
+    """Say whether the C++ library is there, and how it was built."""
+    from hp_native import library
+
+    return [("hp-native", library.state())]
