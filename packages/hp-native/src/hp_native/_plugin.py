@@ -4,6 +4,13 @@
 from __future__ import annotations
 
 from hp_core.plugins import hookimpl
+from hp_core.provide import Provide
+
+
+@hookimpl
+def hp_provide() -> list[Provide]:
+    """Offer shared memory, before other backends, to groups of CPU ranks on one host."""
+    return [Provide("comm", "shm", "hp_native.backend:ShmBackend", priority=10)]
 
 
 @hookimpl

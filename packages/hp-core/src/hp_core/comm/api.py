@@ -39,6 +39,7 @@ def _run(call: Call, start: Callable[..., Handle], args: tuple[Any, ...], async_
     if not async_op:
         return work.wait()
     call.group.session.in_flight.start(call, handle, args[0] if call.kind in _IN_PLACE else None)
+    handle.leave()
     return work
 
 
@@ -342,9 +343,10 @@ def broadcast_object(obj: Any, src: int = 0, group: Group | None = None, *, time
     """
     group = _group(group)
     src = check_rank("broadcast_object", "src", src, group)
-    data = _pickled(obj, "broadcast_object") if src == group.rank else None
+    data = _pickled(obj if src == group.rank else None, "broadcast_object")
     call = group.begin("broadcast_object", None, timeout_s, f"src {src}")
-    return _unpickled(_blocking(call, group.channel.broadcast_bytes, (data, src)), "broadcast_object", group, src)
+    parts = _blocking(call, group.channel.all_gather_bytes, (data,))  # all but one of which are None
+    return _unpickled(parts[src], "broadcast_object", group, src)
 
 
 def _blocking(call: Call, run: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -74,6 +74,12 @@ class Handle(Protocol):
     def is_done(self) -> bool:
         """Return whether the collective is complete (or has failed), at once."""
 
+    def leave(self) -> None:
+        """Go on with it while the caller does something else; called once, at once, where nobody will wait for it yet.
+
+        Nothing that it reads or writes is let go before it is complete, even if nobody ever waits for it.
+        """
+
     def finish(self) -> Any:
         """Do what is left after completion, once, and return the result of the collective."""
 
@@ -81,7 +87,7 @@ class Handle(Protocol):
 class Channel(Protocol):
     """A backend's end of one group, on one rank. Ranks are indices within the group, in the group's order.
 
-    Every method starts its collective and returns at once; the ``bytes`` methods block. ``timeout_s`` is how long the
+    Every method starts its collective and returns at once, but ``all_gather_bytes``, which blocks. ``timeout_s`` is how long the
     collective may take; afterwards ``Handle.wait`` raises. Tensors may have any strides; ``out`` is contiguous.
     """
 
@@ -117,9 +123,6 @@ class Channel(Protocol):
 
     def all_gather_bytes(self, data: bytes, timeout_s: float) -> list[bytes]:
         """Return every rank's ``data``, in rank order; blocks."""
-
-    def broadcast_bytes(self, data: bytes | None, src: int, timeout_s: float) -> bytes:
-        """Return ``data`` of rank ``src``; blocks."""
 
     def abort(self) -> None:
         """Make what is blocked in this channel fail soon, as far as the backend can; called from another thread."""

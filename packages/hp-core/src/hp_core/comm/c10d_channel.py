@@ -274,15 +274,6 @@ class C10dChannel:
         whole = self._blocking(self.all_gather(mine, sizes, None, timeout_s), timeout_s)
         return [bytes(part.numpy()) for part in whole.split(sizes)]
 
-    def broadcast_bytes(self, data: bytes | None, src: int, timeout_s: float) -> bytes:
-        """Broadcast the length, then the bytes."""
-        length = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
-        self._blocking(self.broadcast(length, src, timeout_s), timeout_s)
-        size = int(length.item())
-        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(size, dtype=torch.uint8)
-        self._blocking(self.broadcast(buffer, src, timeout_s), timeout_s)
-        return bytes(buffer.numpy())
-
     def _blocking(self, handle: Collective | Done, timeout_s: float) -> Any:
         if not handle.wait(timeout_s):
             raise TimeoutError(f"not complete within {timeout_s:g} s")

@@ -64,6 +64,9 @@ class Collective:
         """Return whether it is complete or has failed."""
         return bool(self._work.is_completed())
 
+    def leave(self) -> None:
+        """torch.distributed goes on by itself."""
+
     def finish(self) -> Any:
         """Do the rest, return the result and let go of the buffers."""
         result = self._result
@@ -147,6 +150,9 @@ class Batch:
             self._wait(self._end)
         except RuntimeError as exc:
             self._error = exc
+
+    def leave(self) -> None:
+        """torch.distributed goes on by itself."""
 
     def finish(self) -> None:
         """Copy what arrived to where it belongs."""

@@ -161,19 +161,11 @@ class FakeChannel:
         self._record_bytes("all_gather_object", len(data))
         return [data] * len(self._ranks)
 
-    def broadcast_bytes(self, data: bytes | None, src: int, timeout_s: float) -> bytes:
-        """Record; the object is this rank's, or None where another rank sends it."""
-        self._record_bytes("broadcast_object", len(data or b""))
-        return data if data is not None else _PICKLED_NONE
-
     def abort(self) -> None:
         """Nothing ever blocks."""
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-_PICKLED_NONE = b"N."
 
 
 def _result(tensor: Tensor, shape: tuple[int, ...], out: Tensor | None) -> Done:

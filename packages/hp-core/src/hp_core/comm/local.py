@@ -27,6 +27,9 @@ class Done:
         """Return True."""
         return True
 
+    def leave(self) -> None:
+        """Nothing is left to do."""
+
     def finish(self) -> Any:
         """Return the result."""
         return self._result if self._finish is None else self._finish()
@@ -98,11 +101,6 @@ class LocalChannel:
     def all_gather_bytes(self, data: bytes, timeout_s: float) -> list[bytes]:
         """Return ``[data]``."""
         return [data]
-
-    def broadcast_bytes(self, data: bytes | None, src: int, timeout_s: float) -> bytes:
-        """Return ``data``."""
-        assert data is not None
-        return data
 
     def abort(self) -> None:
         """Nothing ever blocks."""

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A collective that is under way in the library."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hp_native.abi import native, raise_last
+
+# A signal (Ctrl-C) is handled between two slices.
+_SLICE_S = 0.2
+_DONE, _GONE = 1, 0
+
+
+class ShmHandle:
+    """One collective.
+
+    Args:
+        operation: The library's: 1 where it is complete already.
+        result: The result.
+        finish: What is left to do after completion; its value becomes the result.
+        keep: Whatever must stay alive until it is complete.
+        left: Where it stays alive itself when its caller goes on without it.
+    """
+
+    __slots__ = ("_finish", "_keep", "_left", "_operation", "_result")
+
+    def __init__(
+        self, operation: int, result: Any, finish: Callable[[], Any] | None, keep: Any, left: deque[ShmHandle]
+    ) -> None:
+        self._operation = operation
+        self._result = result
+        self._finish = finish
+        self._keep = keep
+        self._left = left
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block up to ``timeout_s``; False when it is still under way.
+
+        Raises:
+            NativeError: it failed.
+        """
+        operation = self._operation
+        if operation == _DONE:
+            return True
+        if operation == _GONE:
+            raise_last()
+        wait = native().hpn_wait
+        while True:
+            done = wait(operation, timeout_s if timeout_s < _SLICE_S else _SLICE_S)
+            if done == 1:
+                self._operation = _DONE
+                return True
+            if done < 0:
+                self._operation = _GONE
+                raise_last()
+            timeout_s -= _SLICE_S
+            if timeout_s <= 0:
+                return False
+
+    def is_done(self) -> bool:
+        """Return whether it is complete or has failed."""
+        return self._operation in (_DONE, _GONE) or native().hpn_test(self._operation) != 0
+
+    def finish(self) -> Any:
+        """Do the rest, return the result and let go of the buffers."""
+        result = self._result if self._finish is None else self._finish()
+        self._finish = self._keep = self._result = None
+        return result
+
+    def leave(self) -> None:
+        """Let the library's thread go on with it."""
+        if self._operation not in (_DONE, _GONE):
+            self._left.append(self)
+            native().hpn_leave(self._operation)
+
+    def __del__(self) -> None:
+        # Interrupted, or failed and never waited for. The buffers go with this object: so the library must be done with
+        # them before.
+        if self._operation not in (_DONE, _GONE):
+            native().hpn_drop(self._operation)
+            self._operation = _GONE

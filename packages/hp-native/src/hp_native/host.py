@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a job on this host, which wake each other and see each other end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from collections.abc import Sequence
+
+from hp_core.comm.backend import Member, Store
+from hp_core.errors import CommError
+from hp_native.abi import native, raise_last
+from hp_native.memory import Mapping
+from hp_native.rendezvous import share_memory
+
+
+class Host:
+    """This process's end of what all CPU ranks on this host share. All of them make it at the same time.
+
+    Args:
+        store: The job's.
+        members: The CPU ranks on this host, in rank order.
+        rank: This one's world rank.
+        timeout_s: How long the others may take.
+
+    Raises:
+        CommError: they did not come, or there is no memory.
+    """
+
+    def __init__(self, store: Store, members: Sequence[Member], rank: int, timeout_s: float) -> None:
+        library = native()
+        self.store = store
+        self.members = tuple(members)
+        self.index = {member.rank: index for index, member in enumerate(members)}
+        self.me = self.index[rank]
+        self._watched = [-1 if member.rank == rank else _watch(member.pid) for member in members]
+        total_bytes = library.hpn_domain_bytes(len(members))
+
+        def prepare(descriptor: int) -> None:
+            if self.me == 0 and library.hpn_allocate(descriptor, 0, total_bytes):
+                raise_last()
+
+        key = f"shm/{members[0].rank}"
+        descriptor = share_memory(
+            store, key, self.me, len(members), total_bytes, prepare, self.look_around, timeout_s
+        )
+        try:
+            self._mapping = Mapping(descriptor)
+        finally:
+            os.close(descriptor)
+        pidfds = (ctypes.c_int * len(members))(*(os.dup(fd) if fd >= 0 else -1 for fd in self._watched))
+        #: The library's.
+        self.domain = library.hpn_domain_open(
+            self._mapping.address, len(members), self.me, pidfds, len(members) > num_cores()
+        )
+        if not self.domain:
+            raise_last()
+
+    def look_around(self, only: Sequence[int] | None = None) -> None:
+        """Raise where one of the processes (those of the world ranks ``only``) has ended.
+
+        Raises:
+            CommError: it has.
+        """
+        for member, fd in zip(self.members, self._watched, strict=True):
+            if fd >= 0 and (only is None or member.rank in only) and select.select([fd], [], [], 0)[0]:
+                raise CommError(f"rank {member.rank} (process {member.pid}) has ended")
+
+    def close(self) -> None:
+        """Let go of everything; its groups were closed before."""
+        native().hpn_domain_close(self.domain)
+        for fd in self._watched:
+            if fd >= 0:
+                os.close(fd)
+        self._watched = [-1] * len(self.members)
+
+
+def _watch(pid: int) -> int:
+    """Return a descriptor that becomes readable when process ``pid`` ends; -1 where the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise CommError(f"process {pid}, a rank of this job, has ended") from None
+    except OSError:
+        return -1
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use: by its affinity, and by the quota of its control group."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
