@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,6 +44,10 @@ class ShmChannel:
     ) -> None:
         self._library = library = native()
         self.host = host
+        self.key = key
+        #: Symmetric memory of this group: how many there ever were, and those that are there.
+        self.num_allocations = 0
+        self.allocations: weakref.WeakSet[Any] = weakref.WeakSet()
         self._tensors = tensors
         self._rank = rank
         self._size = size = len(ranks)
@@ -227,6 +232,8 @@ class ShmChannel:
         group, self.group = self.group, None
         if group:
             self._left.clear()
+            for allocation in list(self.allocations):
+                allocation.close()
             self._library.hpn_group_close(group)
 
 
