@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of hp-native in shared memory, against gloo, on 2 and 4 ranks of this host.
+
+    python bench/collectives.py [--json] [--full]
+
+Both sides run in the same processes, alternately, with a barrier around each turn; what is counted is the median over
+turns of the slowest rank's time for a call. The peer is torch.distributed as its users call it. Sizes are those of
+the whole tensor of a rank: what goes in, or for all_gather what comes out. `ours` and `peer` are microseconds, and the
+goal is that of their ratio (0.05: twenty times as fast). The memcpy bound is each rank copying the tensor at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness import Row, compare, medians, report
+
+KB, MB = 1024, 1024 * 1024
+#: How many times as fast as gloo at least, by number of ranks, call and bytes.
+GOALS = {
+    (2, "all_reduce", KB): 200,
+    (2, "all_reduce", MB): 15,
+    (2, "all_reduce", 64 * MB): 4.5,
+    (2, "all_gather", 64 * MB): 8,
+    (2, "reduce_scatter", 64 * MB): 10,
+    (2, "all_to_all", 64 * MB): 2.5,
+    (2, "send_recv", 64 * MB): 1.3,
+    (2, "symmetric all_reduce", 64 * MB): 10,
+    (4, "all_reduce", KB): 50,
+    (4, "all_reduce", MB): 15,
+    (4, "all_reduce", 64 * MB): 3.5,
+    (4, "all_gather", 64 * MB): 6,
+    (4, "reduce_scatter", 64 * MB): 8,
+    (4, "all_to_all", 64 * MB): 1.8,
+}
+#: Symmetric all-reduce over the memcpy bound, at most.
+BOUND = 2.0
+#: Calls a turn, by bytes: enough that a turn is some milliseconds.
+CALLS = {KB: 100, MB: 10, 64 * MB: 1}
+
+
+def main() -> int:
+    """Start the ranks, or be one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--full", action="store_true", help="four times the turns")
+    parser.add_argument("--turns", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    turns = options.turns or (28 if options.full else 7)
+    if "RANK" in os.environ:
+        rank(turns)
+        return 0
+
+    from hp_core.launch.engine import launch
+    from hp_core.launch.spec import LaunchSpec
+
+    rows = []
+    for num_ranks in (2, 4):
+        with tempfile.TemporaryDirectory() as scratch:
+            result = Path(scratch) / "rows.json"
+            env = {"HP_BENCH_RESULT": str(result), "OMP_NUM_THREADS": "1"}
+            status = launch(LaunchSpec(__file__, ["--turns", str(turns)], num_ranks=num_ranks, env=env))
+            if status:
+                return status
+            rows += [Row(**row) for row in json.loads(result.read_text())]
+    return 0 if report(rows, options.json) else 1
+
+
+def rank(turns: int) -> None:
+    """Measure on this rank; rank 0 writes the rows."""
+    import torch
+    import torch.distributed as dist
+
+    import hp_core.comm as comm
+    import hp_native
+
+    dist.init_process_group("gloo")
+    comm.init_backend("cpu", backend="shm")
+    size = comm.world_size()
+    rows = []
+    for nbytes in CALLS:
+        for name, (ours, peer) in sides(nbytes, size).items():
+            goal = GOALS.get((size, name, nbytes))
+            middle = timed({"ours": ours, "peer": peer}, turns, CALLS[nbytes])
+            unit = f"{nbytes // MB} MB" if nbytes >= MB else f"{nbytes // KB} KB"
+            case = f"{size} ranks, {name} {unit}, us"
+            rows.append(compare(case, middle["ours"], middle["peer"], goal=None if goal is None else 1 / goal))
+    source, target = torch.ones(16 * MB), torch.empty(16 * MB)
+    flat = hp_native.empty(16 * MB, torch.float32)
+    flat.fill_(1.0)
+    middle = timed(
+        {"copy": lambda: target.copy_(source), "symmetric": lambda: comm.all_reduce(flat, "max")}, turns, 1
+    )
+    goal = BOUND if size == 2 else None
+    rows.append(
+        compare(f"{size} ranks, symmetric all_reduce 64 MB / memcpy bound, us", middle["symmetric"], middle["copy"], goal=goal)
+    )
+    if comm.rank() == 0:
+        Path(os.environ["HP_BENCH_RESULT"]).write_text(json.dumps([asdict(row) for row in rows]))
+    comm.barrier()
+    del flat
+    comm.shutdown()
+    dist.destroy_process_group()
+
+
+def sides(nbytes: int, size: int) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+    """Return what is compared at ``nbytes``: our call, and gloo's, both on tensors of their own."""
+    import torch
+    import torch.distributed as dist
+
+    import hp_core.comm as comm
+    import hp_native
+
+    count = nbytes // 4
+    whole, peer_whole = torch.ones(count), torch.ones(count)
+    part, peer_part = torch.ones(count // size), torch.ones(count // size)
+    other, peer_other = torch.empty(count), torch.empty(count)
+    # max: sums would grow out of range in the end.
+    found: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "all_reduce": (
+            lambda: comm.all_reduce(whole, "max"),
+            lambda: dist.all_reduce(peer_whole, dist.ReduceOp.MAX),
+        ),
+        "all_gather": (
+            lambda: comm.all_gather(part, out=other),
+            lambda: dist.all_gather_into_tensor(peer_other, peer_part),
+        ),
+        "reduce_scatter": (
+            lambda: comm.reduce_scatter(whole, "max", out=part),
+            lambda: dist.reduce_scatter_tensor(peer_part, peer_whole, dist.ReduceOp.MAX),
+        ),
+        "all_to_all": (
+            lambda: comm.all_to_all(whole, out=other),
+            lambda: dist.all_to_all_single(peer_other, peer_whole),
+        ),
+    }
+    if size == 2:
+        me, peer = comm.rank(), 1 - comm.rank()
+
+        def ours_message() -> None:
+            comm.batch_p2p([comm.P2P("recv" if me else "send", whole, peer)])
+
+        def peer_message() -> None:
+            dist.recv(peer_whole, peer) if me else dist.send(peer_whole, peer)
+
+        found["send_recv"] = ours_message, peer_message
+    if nbytes == 64 * MB:
+        flat: Any = hp_native.empty(count, torch.float32)
+        flat.fill_(1.0)
+        found["symmetric all_reduce"] = (lambda: comm.all_reduce(flat, "max"), found["all_reduce"][1])
+    return found
+
+
+def timed(sides: dict[str, Callable[[], object]], turns: int, calls: int) -> dict[str, float]:
+    """Return each side's median over ``turns`` of the slowest rank's microseconds for a call."""
+    import hp_core.comm as comm
+
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(turns + 1):
+        for name in list(sides) if turn % 2 else list(sides)[::-1]:
+            run = sides[name]
+            comm.barrier()
+            start = time.perf_counter()
+            for _ in range(calls):
+                run()
+            took = time.perf_counter() - start
+            slowest = max(comm.all_gather_object(took))
+            if turn:  # the first warms up
+                times[name].append(slowest / calls * 1e6)
+    return medians(times)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
