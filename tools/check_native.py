@@ -15,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "packages" / "hp-native"
 KINDS = {"release": "", "address": "address,undefined", "thread": "thread"}
+# Programs of one thread, which has nobody to race with; under ThreadSanitizer they would take minutes.
+ONE_THREAD = ("test_copy", "test_reduce", "test_wire")
 ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "second_deadlock_stack=1",
@@ -56,8 +58,10 @@ def check(kind: str) -> None:
     defines = [f"-D{name}={value}" for name, value in options.items()]
     step(kind, ["cmake", "-G", "Ninja", "-S", str(PACKAGE), "-B", str(folder), *defines])
     step(kind, ["cmake", "--build", str(folder)])
-    prefix = fixed_addresses() if kind == "thread" else []
-    said = step(kind, [*prefix, "ctest", "--test-dir", str(folder), "--no-tests=error"])
+    command = ["ctest", "--test-dir", str(folder), "--no-tests=error"]
+    if kind == "thread":
+        command = [*fixed_addresses(), *command, "--exclude-regex", f"^({'|'.join(ONE_THREAD)})$"]
+    said = step(kind, command)
     summary = next(line for line in said.splitlines() if "tests passed" in line)
     print(f"C++ tests, {kind}: {summary} ({time.monotonic() - started:.0f} s with the build)", flush=True)
 

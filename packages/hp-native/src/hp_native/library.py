@@ -10,8 +10,9 @@ import ctypes
 import functools
 from pathlib import Path
 
+import hp_native
 from hp_core.errors import PluginError
-from hp_native import __version__, build_info
+from hp_native import build_info
 
 #: The part of the build that the library holds.
 PART = "symmetric_memory"
@@ -35,7 +36,8 @@ def path() -> Path:
         raise _error(f"hp-native was installed without its C++ library: {reason}", "when that is mended", REBUILD)
     found = build_info.find(_NAME)
     if found is None:
-        raise _error(f"{_NAME} was built but is no longer beside {build_info.__file__}", "to get it back", REBUILD)
+        folders = " or ".join(hp_native.__path__)
+        raise _error(f"{_NAME} was built but is no longer in {folders}", "to get it back", REBUILD)
     return found
 
 
@@ -60,7 +62,7 @@ def load() -> ctypes.CDLL:
     found = library.hpn_abi_version()
     if found != ABI_VERSION:
         raise _error(
-            f"{file} has ABI {found}, but the Python files of hp-native {__version__} need ABI {ABI_VERSION}",
+            f"{file} has ABI {found}, but the Python files of hp-native {hp_native.__version__} need ABI {ABI_VERSION}",
             "to have both from one version",
             REBUILD,
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 from hp_core import catalog, plugins, registry
 from hp_core.cli.probe import probe
-from hp_core.errors import HPError, PluginError
+from hp_core.errors import HPError, PlatformError, PluginError
 from hp_core.plugins.exception_text import exception_text
 from hp_core.plugins.requirements import install_command, unmet_requirements
 
@@ -221,6 +221,8 @@ def _look_at_backends(found: Diagnosis) -> None:
         try:
             made: Any = registry.resolve("comm", provide.name, provide.platform)
             made()
+        except PlatformError:
+            continue  # a finding of its own, above
         except HPError as exc:
             command = (isinstance(exc, PluginError) and exc.fix) or "hp plugins list"
             what = f"comm backend {provide.name!r} of {offer.distribution}"
