@@ -167,8 +167,7 @@ intptr_t hpn_all_reduce(hpn_group* group, void* data, uint64_t count, int dtype,
 intptr_t hpn_all_gather(hpn_group* group, const void* input, void* output, uint64_t size, const uint64_t* sizes) {
     return start(group, [&] {
         std::vector<uint64_t> all = listed(sizes, size, group->group.size());
-        uint64_t total = 0;
-        for (uint64_t one : all) total += one;
+        uint64_t total = hpn::total_of(all);
         uint64_t own = all[static_cast<size_t>(group->group.rank())];
         return hpn::make_all_gather(group->group, input, output, std::move(all), place(group, input, own),
                                     place(group, output, total));
@@ -180,11 +179,34 @@ intptr_t hpn_reduce_scatter(hpn_group* group, const void* input, void* output, u
     return start(group, [&] {
         hpn::Dtype type{static_cast<uint8_t>(dtype)};
         std::vector<uint64_t> all = listed(counts, count, group->group.size());
-        uint64_t total = 0;
-        for (uint64_t one : all) total += one;
+        uint64_t total = hpn::total_of(all);
         return hpn::make_reduce_scatter(group->group, input, output, std::move(all), type,
                                         hpn::Op{static_cast<uint8_t>(op)},
                                         place(group, input, total * hpn::size_of(type)));
+    });
+}
+
+intptr_t hpn_wire_all_reduce(hpn_group* group, float* data, uint64_t count, int op, int wire) {
+    return start(group, [&] {
+        return hpn::make_wire_all_reduce(group->group, data, count, hpn::Op{static_cast<uint8_t>(op)},
+                                         hpn::Wire{static_cast<uint64_t>(wire)});
+    });
+}
+
+intptr_t hpn_wire_reduce_scatter(hpn_group* group, const float* input, float* output, uint64_t count,
+                                 const uint64_t* counts, int op, int wire) {
+    return start(group, [&] {
+        return hpn::make_wire_reduce_scatter(group->group, input, output, listed(counts, count, group->group.size()),
+                                             hpn::Op{static_cast<uint8_t>(op)},
+                                             hpn::Wire{static_cast<uint64_t>(wire)});
+    });
+}
+
+intptr_t hpn_wire_all_gather(hpn_group* group, const float* input, float* output, uint64_t count,
+                             const uint64_t* counts, int wire) {
+    return start(group, [&] {
+        return hpn::make_wire_all_gather(group->group, input, output, listed(counts, count, group->group.size()),
+                                         hpn::Wire{static_cast<uint64_t>(wire)});
     });
 }
 
@@ -193,8 +215,7 @@ intptr_t hpn_all_to_all(hpn_group* group, const void* input, void* output, uint6
     return start(group, [&] {
         int ranks = group->group.size();
         std::vector<uint64_t> sends = listed(send_sizes, size, ranks);
-        uint64_t total = 0;
-        for (uint64_t one : sends) total += one;
+        uint64_t total = hpn::total_of(sends);
         return hpn::make_all_to_all(group->group, input, output, std::move(sends), listed(receive_sizes, size, ranks),
                                     place(group, input, total));
     });

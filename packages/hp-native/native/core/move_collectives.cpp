@@ -11,16 +11,6 @@
 namespace hpn {
 namespace {
 
-std::vector<uint64_t> offsets_of(const std::vector<uint64_t>& sizes) {
-    std::vector<uint64_t> offsets(sizes.size());
-    uint64_t total = 0;
-    for (size_t rank = 0; rank < sizes.size(); ++rank) {
-        offsets[rank] = total;
-        total += sizes[rank];
-    }
-    return offsets;
-}
-
 class AllGather final : public Collective {
 public:
     AllGather(Group& group, const void* input, void* output, std::vector<uint64_t> sizes, const Place& source,
@@ -86,13 +76,7 @@ private:
     }
 
     static Description describe(const std::vector<uint64_t>& sizes) {
-        uint64_t total = 0;
-        uint64_t rest = 0;
-        for (uint64_t size : sizes) {
-            total += size;
-            rest = rest * 1000003 + size;
-        }
-        return {Kind::all_gather, total, Dtype::u8, Op::sum, rest};
+        return {Kind::all_gather, total_of(sizes), Dtype::u8, Op::sum, digest(sizes)};
     }
 
     const char* input_;

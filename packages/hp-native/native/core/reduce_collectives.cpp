@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_reduce and reduce_scatter.
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "collectives.h"
@@ -140,19 +142,12 @@ public:
           output_(static_cast<char*>(output)),
           item_(size_of(dtype)),
           counts_(std::move(counts)),
-          offsets_(counts_.size()),
+          offsets_(offsets_of(counts_)),
           fn_(checked_reduce_fn(dtype, op)),
           sources_(counts_.size()),
           piece_(group.layout().piece_bytes / item_) {
-        uint64_t total = 0;
-        uint64_t most = 0;
-        for (size_t rank = 0; rank < counts_.size(); ++rank) {
-            offsets_[rank] = total;
-            total += counts_[rank];
-            if (counts_[rank] > most) most = counts_[rank];
-        }
         stream_ = streams(counts_[static_cast<size_t>(group.rank())] * item_);
-        set_num_steps(ceil_div(most, piece_));
+        set_num_steps(ceil_div(*std::max_element(counts_.begin(), counts_.end()), piece_));
         set_places(place, {});
     }
 
@@ -194,13 +189,7 @@ protected:
 
 private:
     static Description describe(const std::vector<uint64_t>& counts, Dtype dtype, Op op) {
-        uint64_t total = 0;
-        uint64_t rest = 0;
-        for (uint64_t count : counts) {
-            total += count;
-            rest = rest * 1000003 + count;
-        }
-        return {Kind::reduce_scatter, total * size_of(dtype), dtype, op, rest};
+        return {Kind::reduce_scatter, total_of(counts) * size_of(dtype), dtype, op, digest(counts)};
     }
 
     const char* input_;

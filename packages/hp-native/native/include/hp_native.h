@@ -73,6 +73,12 @@ HPN_API intptr_t hpn_all_gather(hpn_group* group, const void* input, void* outpu
                                 const uint64_t* sizes);
 HPN_API intptr_t hpn_reduce_scatter(hpn_group* group, const void* input, void* output, uint64_t count,
                                     const uint64_t* counts, int dtype, int op);
+// float32 that travels in low precision: wire 1 is bf16, 2 is e4m3 with a scale for each 128 values; op 0 or 1.
+HPN_API intptr_t hpn_wire_all_reduce(hpn_group* group, float* data, uint64_t count, int op, int wire);
+HPN_API intptr_t hpn_wire_reduce_scatter(hpn_group* group, const float* input, float* output, uint64_t count,
+                                         const uint64_t* counts, int op, int wire);
+HPN_API intptr_t hpn_wire_all_gather(hpn_group* group, const float* input, float* output, uint64_t count,
+                                     const uint64_t* counts, int wire);
 HPN_API intptr_t hpn_all_to_all(hpn_group* group, const void* input, void* output, uint64_t size,
                                 const uint64_t* send_sizes, const uint64_t* receive_sizes);
 HPN_API intptr_t hpn_broadcast(hpn_group* group, void* data, uint64_t size, int root);

@@ -15,7 +15,6 @@ import numpy as np
 
 from hp_core.comm.local import Done, LocalChannel
 from hp_core.comm.types import P2P, Tensor, dtype_name
-from hp_core.errors import CommError
 from hp_native.abi import DTYPES, OPS, Message, native, raise_last
 from hp_native.handle import ShmHandle
 from hp_native.host import Host
@@ -192,6 +191,42 @@ class ShmChannel:
             message.data, message.size = self._tensors.pointer(wire), wire.nbytes
         operation = self._library.hpn_batch(self.group, messages, len(others))
         return self._handle(operation, None, partial(_call_all, back) if back else None, keep)
+
+    def wire_all_reduce(self, tensor: Tensor, op: str, wire: int, timeout_s: float) -> ShmHandle:
+        """Reduce in place in low precision; see `hp_native.low_precision`."""
+        wired, finish = self._in_place(tensor)
+        operation = self._library.hpn_wire_all_reduce(
+            self.group, self._tensors.pointer(wired), wired.numel(), OPS[op], wire
+        )
+        return self._handle(operation, tensor, finish, wired)
+
+    def wire_reduce_scatter(
+        self, tensor: Tensor, op: str, sizes: Sequence[int], out: Tensor | None, wire: int, timeout_s: float
+    ) -> ShmHandle:
+        """Reduce in low precision and keep this rank's piece."""
+        wired, result, counts = self._pieces(tensor, sizes, sizes[self._rank], out)
+        operation = self._library.hpn_wire_reduce_scatter(
+            self.group, self._tensors.pointer(wired), self._tensors.pointer(result), 0, counts, OPS[op], wire
+        )
+        return self._handle(operation, result, None, wired)
+
+    def wire_all_gather(
+        self, tensor: Tensor, sizes: Sequence[int], out: Tensor | None, wire: int, timeout_s: float
+    ) -> ShmHandle:
+        """Concatenate along dim 0 in low precision."""
+        wired, result, counts = self._pieces(tensor, sizes, sum(sizes), out)
+        operation = self._library.hpn_wire_all_gather(
+            self.group, self._tensors.pointer(wired), self._tensors.pointer(result), 0, counts, wire
+        )
+        return self._handle(operation, result, None, wired)
+
+    def _pieces(
+        self, tensor: Tensor, sizes: Sequence[int], rows: int, out: Tensor | None
+    ) -> tuple[Tensor, Tensor, Any]:
+        rest = tuple(tensor.shape[1:])
+        wired = self._tensors.contiguous(tensor)
+        result = self._tensors.empty(wired, (rows, *rest)) if out is None else out
+        return wired, result, self._sizes(sizes, _product(rest))
 
     def barrier(self, timeout_s: float) -> ShmHandle:
         """Meet."""

@@ -42,9 +42,7 @@ class Host:
                 raise_last()
 
         key = f"shm/{members[0].rank}"
-        descriptor = share_memory(
-            store, key, self.me, len(members), total_bytes, prepare, self.look_around, timeout_s
-        )
+        descriptor = share_memory(store, key, self.me, len(members), total_bytes, prepare, self.look_around, timeout_s)
         try:
             self._mapping = Mapping(descriptor)
         finally:

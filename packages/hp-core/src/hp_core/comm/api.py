@@ -14,33 +14,15 @@ from typing import Any
 
 from hp_core.comm import session as _session
 from hp_core.comm.arguments import as_group, check_ops, check_out, check_rank, check_sizes, check_sum, rows
-from hp_core.comm.backend import Handle
 from hp_core.comm.group import Group
+from hp_core.comm.run import run_call
 from hp_core.comm.tensors import check_tensor
-from hp_core.comm.types import P2P, Call, Tensor, Work, reduction
+from hp_core.comm.types import P2P, Call, Tensor, reduction
 from hp_core.errors import CommError
-
-_IN_PLACE = frozenset({"all_reduce", "broadcast"})
 
 
 def _group(group: Group | None) -> Group:
     return _session.current().world if group is None else as_group(group)
-
-
-def _run(call: Call, start: Callable[..., Handle], args: tuple[Any, ...], async_op: bool) -> Any:
-    try:
-        handle = start(*args, call.timeout_s)
-    except CommError:
-        call.group.refused(call)
-        raise
-    except Exception as exc:
-        call.group.session.fail(call, exc)
-    work = Work(call, handle)
-    if not async_op:
-        return work.wait()
-    call.group.session.in_flight.start(call, handle, args[0] if call.kind in _IN_PLACE else None)
-    handle.leave()
-    return work
 
 
 def all_reduce(
@@ -73,7 +55,7 @@ def all_reduce(
     check_tensor("all_reduce", tensor, group, True)
     name = reduction(tensor.dtype, op)
     call = group.begin("all_reduce", tensor, timeout_s, name)
-    return _run(call, group.channel.all_reduce, (tensor, name), async_op)
+    return run_call(call, group.channel.all_reduce, (tensor, name), async_op)
 
 
 def all_gather(
@@ -120,7 +102,7 @@ def all_gather(
     if out is not None:
         check_out("all_gather", out, tensor, (total, *shape[1:]), group)
     call = group.begin("all_gather", tensor, timeout_s, "", sizes)
-    return _run(call, group.channel.all_gather, (tensor, sizes, out), async_op)
+    return run_call(call, group.channel.all_gather, (tensor, sizes, out), async_op)
 
 
 def reduce_scatter(
@@ -171,7 +153,7 @@ def reduce_scatter(
     if out is not None:
         check_out("reduce_scatter", out, tensor, (mine, *shape[1:]), group)
     call = group.begin("reduce_scatter", tensor, timeout_s, name, sizes)
-    return _run(call, group.channel.reduce_scatter, (tensor, name, sizes, out), async_op)
+    return run_call(call, group.channel.reduce_scatter, (tensor, name, sizes, out), async_op)
 
 
 def all_to_all(
@@ -228,7 +210,7 @@ def all_to_all(
     if out is not None:
         check_out("all_to_all", out, tensor, (sum(output_sizes), *shape[1:]), group)
     call = group.begin("all_to_all", tensor, timeout_s, "", (input_sizes, output_sizes))
-    return _run(call, group.channel.all_to_all, (tensor, input_sizes, output_sizes, out), async_op)
+    return run_call(call, group.channel.all_to_all, (tensor, input_sizes, output_sizes, out), async_op)
 
 
 def broadcast(
@@ -259,7 +241,7 @@ def broadcast(
     check_tensor("broadcast", tensor, group, True)
     src = check_rank("broadcast", "src", src, group)
     call = group.begin("broadcast", tensor, timeout_s, f"src {src}")
-    return _run(call, group.channel.broadcast, (tensor, src), async_op)
+    return run_call(call, group.channel.broadcast, (tensor, src), async_op)
 
 
 def batch_p2p(
@@ -290,7 +272,7 @@ def batch_p2p(
     group = _group(group)
     check_ops(ops, group)
     call = group.begin_p2p(ops, timeout_s)
-    return _run(call, group.channel.batch_p2p, (ops,), async_op)
+    return run_call(call, group.channel.batch_p2p, (ops,), async_op)
 
 
 def barrier(group: Group | None = None, *, timeout_s: float | None = None) -> None:
@@ -306,7 +288,7 @@ def barrier(group: Group | None = None, *, timeout_s: float | None = None) -> No
     """
     group = _group(group)
     call = group.begin("barrier", None, timeout_s)
-    _run(call, group.channel.barrier, (), False)
+    run_call(call, group.channel.barrier, (), False)
 
 
 def all_gather_object(obj: Any, group: Group | None = None, *, timeout_s: float | None = None) -> list[Any]:
