@@ -58,7 +58,7 @@ def check(kind: str) -> None:
     defines = [f"-D{name}={value}" for name, value in options.items()]
     step(kind, ["cmake", "-G", "Ninja", "-S", str(PACKAGE), "-B", str(folder), *defines])
     step(kind, ["cmake", "--build", str(folder)])
-    command = ["ctest", "--test-dir", str(folder), "--no-tests=error"]
+    command = ["ctest", "--test-dir", str(folder), "--no-tests=error", "--parallel", "2"]
     if kind == "thread":
         command = [*fixed_addresses(), *command, "--exclude-regex", f"^({'|'.join(ONE_THREAD)})$"]
     said = step(kind, command)

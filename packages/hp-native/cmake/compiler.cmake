@@ -51,7 +51,7 @@ set(HPN_LINK_FLAGS "")
 if(HPN_SANITIZERS)
     list(JOIN HPN_SANITIZERS "," names)
     # -O1 keeps stacks readable and the build short; assertions are on.
-    set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g")
+    set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
     list(APPEND HPN_FLAGS "-fsanitize=${names}" -fno-sanitize-recover=all -fno-omit-frame-pointer)
     list(APPEND HPN_LINK_FLAGS "-fsanitize=${names}")
     if("thread" IN_LIST HPN_SANITIZERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
