@@ -97,17 +97,16 @@ def rank(turns: int) -> None:
     source, target = torch.ones(16 * MB), torch.empty(16 * MB)
     flat = hp_native.empty(16 * MB, torch.float32)
     flat.fill_(1.0)
-    middle = timed(
-        {"copy": lambda: target.copy_(source), "symmetric": lambda: comm.all_reduce(flat, "max")}, turns, 1
-    )
-    goal = BOUND if size == 2 else None
-    rows.append(
-        compare(f"{size} ranks, symmetric all_reduce 64 MB / memcpy bound, us", middle["symmetric"], middle["copy"], goal=goal)
-    )
+
+    def symmetric() -> None:
+        comm.all_reduce(flat, "max")
+
+    middle = timed({"copy": lambda: target.copy_(source), "symmetric": symmetric}, turns, 1)
+    case = f"{size} ranks, symmetric all_reduce 64 MB / memcpy bound, us"
+    rows.append(compare(case, middle["symmetric"], middle["copy"], goal=BOUND if size == 2 else None))
     if comm.rank() == 0:
         Path(os.environ["HP_BENCH_RESULT"]).write_text(json.dumps([asdict(row) for row in rows]))
     comm.barrier()
-    del flat
     comm.shutdown()
     dist.destroy_process_group()
 

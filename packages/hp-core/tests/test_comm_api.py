@@ -71,7 +71,7 @@ def test_init_backend_twice_gives_the_same_world_and_refuses_other_settings(alon
         ({"backend": "fake"}, "cpu with 1 over fake"),
         ({"world_size": 2}, "cpu with 2"),
     ):
-        message = rf"already up for cpu with 1 ranks over c10d, asked again for {asked}; call comm.shutdown\(\) first"
+        message = rf"already up for cpu with 1 ranks over .*c10d, asked again for {asked}; call comm.shutdown\(\) first"
         with pytest.raises(CommError, match=message):
             comm.init_backend(**arguments)
 
@@ -214,7 +214,11 @@ def test_fake_records_calls_and_works_on_meta_tensors(simulated):
         ("send", (1, 3), (6, 4), "bfloat16", 48, ""),
         ("recv", (1, 3), (6, 4), "bfloat16", 48, ""),
     ]
-    assert [call.kind for call in calls[6:]] == ["barrier", "broadcast_object", "all_gather_object"]
+    assert [call.kind for call in calls[6:]] == [
+        "barrier",
+        "all_gather_object",
+        "all_gather_object",
+    ]  # how an object is broadcast
     assert [call.kind for call in inner] == ["all_gather_object"]
     comm.barrier()
     assert len(calls) == 9

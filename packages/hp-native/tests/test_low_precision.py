@@ -20,7 +20,7 @@ def _inputs(size: int, count: int, block: int = 128) -> Any:
 
 
 def _error(values: Any, wire: str) -> Any:
-    """The largest error of encoding each value; of e4m3 with the block's largest magnitude known to be below 8 sigma."""
+    """The largest error of encoding each value that is not tiny within its block."""
     if wire == "bf16":
         return values.abs() * 2.0**-8
     return values.abs() * 2.0**-4
@@ -38,9 +38,9 @@ def _run(kind: str, wire: str, count: int, op: str) -> list[bytes]:
     begins = [sum(cuts[:r]) for r in range(size)]
     mine = slice(begins[rank], begins[rank] + cuts[rank])
     # A step's blocks may be cut elsewhere than the magnitudes change: then the larger one counts.
-    largest = torch.nn.functional.max_pool1d(
-        inputs.abs()[None], 257, stride=1, padding=128
-    )[0] if count else inputs.abs()
+    largest = (
+        torch.nn.functional.max_pool1d(inputs.abs()[None], 257, stride=1, padding=128)[0] if count else inputs.abs()
+    )
     floor = largest * 2.0**-10 / 448 if wire == "e4m3" else torch.zeros_like(inputs)
     each = torch.maximum(_error(inputs, wire), floor)
     rounding = inputs.abs().sum(0) * 2.0**-22
@@ -71,7 +71,12 @@ def _run(kind: str, wire: str, count: int, op: str) -> list[bytes]:
 def test_the_error_is_within_its_bound_and_all_ranks_have_the_same_bits(size: int, wire: str) -> None:
     pool = ranks(size, env={"HP_COMM": "shm"})
     for count in (0, 1, 127, 128, 129, 5000, 1_000_003):
-        for kind, op in (("all_reduce", "sum"), ("all_reduce", "avg"), ("reduce_scatter", "avg"), ("all_gather", "sum")):
+        for kind, op in (
+            ("all_reduce", "sum"),
+            ("all_reduce", "avg"),
+            ("reduce_scatter", "avg"),
+            ("all_gather", "sum"),
+        ):
             found = {bits for each in pool.run(_run, kind, wire, count, op) for bits in each}
             assert len(found) <= 1, (kind, op, count)
 
@@ -89,8 +94,8 @@ def test_zeros_infinities_and_nan_travel_as_they_should() -> None:
         ]
 
     for bf16, e4m3 in ranks(2, env={"HP_COMM": "shm"}).run(special):
-        assert bf16[:3] == [0.0, 0.0, float("inf")] and bf16[3] != bf16[3] and bf16[4:] == [448.0, 1.0]
-        assert e4m3[:2] == [0.0, 0.0] and e4m3[2] != e4m3[2] and e4m3[3] != e4m3[3] and e4m3[4:] == [448.0, 1.0]
+        assert str(bf16) == "[0.0, -0.0, inf, nan, 448.0, 1.0]"
+        assert str(e4m3) == "[0.0, -0.0, nan, nan, 448.0, 1.0]"
 
 
 def test_what_does_not_fit_is_an_error_that_says_so() -> None:

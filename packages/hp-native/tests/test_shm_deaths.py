@@ -110,9 +110,7 @@ def _die(folder: Path, number: int) -> tuple[float, list[str]]:
     workers = []
     for rank, path in enumerate(paths):
         settings = {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        source = _RANK.format(
-            env=settings, path=str(path), rank=rank, size=size, timeout_s=limit_s, seed=number
-        )
+        source = _RANK.format(env=settings, path=str(path), rank=rank, size=size, timeout_s=limit_s, seed=number)
         workers.append(_CONTEXT.Process(target=exec, args=(source, {}), daemon=True))
         workers[-1].start()
     others = [rank for rank in range(size) if rank != victim]

@@ -84,7 +84,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 }
 
 #: The packages that exist; the others of `PACKAGES` are still to be written. A new package adds its name here.
-RELEASED: frozenset[str] = frozenset({"hp-core", "hp-trainer"})
+RELEASED: frozenset[str] = frozenset({"hp-core", "hp-native", "hp-trainer"})
 
 #: Commands of ``hp`` that packages add.
 COMMANDS: dict[str, str] = {"explain": "hp-auto", "report": "hp-trainer", "train": "hp-trainer"}

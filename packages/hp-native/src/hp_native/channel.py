@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -50,7 +49,6 @@ class ShmChannel:
         self._tensors = tensors
         self._rank = rank
         self._size = size = len(ranks)
-        self._left: deque[ShmHandle] = deque()
         layout = library.hpn_group_plan(size, rank, SLOT_BYTES)
 
         def prepare(descriptor: int) -> None:
@@ -86,10 +84,7 @@ class ShmChannel:
     ) -> ShmHandle:
         if operation == 0:
             raise_last()
-        left = self._left
-        while left and left[0].is_done():
-            left.popleft()
-        return ShmHandle(operation, result, finish, keep, left)
+        return ShmHandle(operation, result, finish, keep)
 
     def _in_place(self, tensor: Tensor) -> tuple[Tensor, Callable[[], Any] | None]:
         """Return contiguous memory with the values of ``tensor``, and how they get back."""
@@ -266,7 +261,6 @@ class ShmChannel:
         """Let go of the memory."""
         group, self.group = self.group, None
         if group:
-            self._left.clear()
             for allocation in list(self.allocations):
                 allocation.close()
             self._library.hpn_group_close(group)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -22,19 +21,15 @@ class ShmHandle:
         result: The result.
         finish: What is left to do after completion; its value becomes the result.
         keep: Whatever must stay alive until it is complete.
-        left: Where it stays alive itself when its caller goes on without it.
     """
 
-    __slots__ = ("_finish", "_keep", "_left", "_operation", "_result")
+    __slots__ = ("_finish", "_keep", "_operation", "_result")
 
-    def __init__(
-        self, operation: int, result: Any, finish: Callable[[], Any] | None, keep: Any, left: deque[ShmHandle]
-    ) -> None:
+    def __init__(self, operation: int, result: Any, finish: Callable[[], Any] | None, keep: Any) -> None:
         self._operation = operation
         self._result = result
         self._finish = finish
         self._keep = keep
-        self._left = left
 
     def wait(self, timeout_s: float) -> bool:
         """Block up to ``timeout_s``; False when it is still under way.
@@ -73,7 +68,6 @@ class ShmHandle:
     def leave(self) -> None:
         """Let the library's thread go on with it."""
         if self._operation not in (_DONE, _GONE):
-            self._left.append(self)
             native().hpn_leave(self._operation)
 
     def __del__(self) -> None:

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from hp_core import comm
-from hp_core.comm.arguments import check_out, check_sizes, check_sum, rows
+from hp_core.comm.arguments import as_group, check_out, check_sizes, check_sum, rows
 from hp_core.comm.group import Group
 from hp_core.comm.run import run_call
+from hp_core.comm.tensors import check_tensor
 from hp_core.comm.types import Tensor, dtype_name
 from hp_core.errors import CommError
 from hp_native.channel import ShmChannel
@@ -31,7 +32,8 @@ _WIRES = {"bf16": 1, "e4m3": 2}
 
 
 def _prepare(kind: str, tensor: Tensor, group: Group | None, wire: str) -> tuple[Group, ShmChannel, int]:
-    group = comm.world() if group is None else group
+    group = comm.world() if group is None else as_group(group)
+    check_tensor(kind, tensor, group, kind == "all_reduce")
     if wire not in _WIRES:
         raise CommError(f"{kind}: wire {wire!r} is not one of {', '.join(map(repr, _WIRES))}")
     if dtype_name(tensor.dtype) != "float32":
@@ -117,7 +119,7 @@ def reduce_scatter(
     sizes = check_sizes("sizes", sizes, group)
     check_sum("reduce_scatter", "sizes", sizes, shape, group)
     if out is not None:
-        check_out("reduce_scatter", out, tensor, (sizes[group.rank], *shape[1:]))
+        check_out("reduce_scatter", out, tensor, (sizes[group.rank], *shape[1:]), group)
     call = group.begin("reduce_scatter", tensor, timeout_s, f"{op} in {wire}", sizes)
     return run_call(call, channel.wire_reduce_scatter, (tensor, op, sizes, out, number), async_op)
 
@@ -156,7 +158,7 @@ def all_gather(
             f"{shape[0]} rows"
         )
     if out is not None:
-        check_out("all_gather", out, tensor, (sum(sizes), *shape[1:]))
+        check_out("all_gather", out, tensor, (sum(sizes), *shape[1:]), group)
     call = group.begin("all_gather", tensor, timeout_s, f"in {wire}", sizes)
     return run_call(call, channel.wire_all_gather, (tensor, sizes, out, number), async_op)
 

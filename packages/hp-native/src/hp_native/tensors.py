@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from hp_core.comm.types import Tensor
+from hp_core.errors import CommError
 
 
 class Tensors(Protocol):
@@ -29,7 +30,15 @@ class TorchTensors:
     """torch's."""
 
     def pointer(self, tensor: Tensor) -> int:
-        """Return the address of the first element."""
+        """Return the address of the first element.
+
+        Raises:
+            CommError: the tensor is on another device.
+        """
+        if not tensor.is_cpu:
+            raise CommError(
+                f"a tensor on {tensor.device} cannot be communicated through shared memory; move it to a CPU"
+            )
         address: int = tensor.data_ptr()
         return address
 

@@ -87,8 +87,9 @@ class Handle(Protocol):
 class Channel(Protocol):
     """A backend's end of one group, on one rank. Ranks are indices within the group, in the group's order.
 
-    Every method starts its collective and returns at once, but ``all_gather_bytes``, which blocks. ``timeout_s`` is how long the
-    collective may take; afterwards ``Handle.wait`` raises. Tensors may have any strides; ``out`` is contiguous.
+    Every method starts its collective and returns at once, but ``all_gather_bytes``, which blocks. ``timeout_s`` is how
+    long the collective may take; afterwards ``Handle.wait`` raises. Tensors may have any strides; ``out`` is
+    contiguous.
     """
 
     def all_reduce(self, tensor: Tensor, op: str, timeout_s: float) -> Handle:
