@@ -35,7 +35,7 @@ def item_bytes(framework: Framework, dtype: Any) -> int:
     if framework == "torch":
         return int(dtype.itemsize)
     if framework == "numpy":
-        return np.dtype(dtype).itemsize
+        return int(np.dtype(dtype).itemsize)
     return _WIDTHS[dtype_name(dtype)]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -113,11 +113,27 @@ def _blocks(group: Group, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tup
         exchange.taken(rank)
 
 
+def _split(tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    return list(torch.split(tensor, list(sizes)))
+
+
+def _apply(
+    function: type[torch.autograd.Function],
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    group: Group,
+    counts: Sequence[int],
+    unit: int,
+) -> torch.Tensor:
+    rows = [count * unit for count in counts]
+    return cast(torch.Tensor, function.apply(x, weight, group, rows))  # type: ignore[no-untyped-call]
+
+
 def _gather_product(x: torch.Tensor, weight: torch.Tensor, group: Group, sizes: Sequence[int]) -> torch.Tensor:
     if group.size == 1:
         return x @ weight
     out = x.new_empty((sum(sizes), weight.shape[1]))
-    pieces = out.split(list(sizes))
+    pieces = _split(out, sizes)
     for rank, rows in _blocks(group, x, sizes):
         torch.mm(rows, weight, out=pieces[rank])
     return out
@@ -130,7 +146,7 @@ def _scatter_product(x: torch.Tensor, weight: torch.Tensor, group: Group, sizes:
     exchange = _exchange(group)
     slot_bytes = -(-max(sizes) * width * dtype.itemsize // 64) * 64
     exchange.begin(slot_bytes * group.size)
-    rows = x.split(list(sizes))
+    rows = _split(x, sizes)
     me, mine = group.rank, (sizes[group.rank], width)
     for step in range(1, group.size + 1):
         rank = (me + step) % group.size
@@ -171,7 +187,7 @@ class AllGatherMatmul(torch.autograd.Function):
         grad = grad.contiguous()
         for_x = for_weight = None
         if ctx.needs_input_grad[1]:
-            pieces = grad.split(list(ctx.sizes))
+            pieces = _split(grad, ctx.sizes)
             for_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
             blocks = _blocks(ctx.group, x, ctx.sizes) if ctx.group.size > 1 else iter([(0, x)])
             for rank, rows in blocks:
@@ -198,13 +214,13 @@ class MatmulReduceScatter(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         for_x = for_weight = None
-        rows = x.split(list(ctx.sizes))
+        rows = _split(x, ctx.sizes)
         if ctx.needs_input_grad[0]:
             for_x = grad.new_empty(x.shape)
         if ctx.needs_input_grad[1]:
             for_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
         blocks = _blocks(ctx.group, grad, ctx.sizes) if ctx.group.size > 1 else iter([(0, grad)])
-        pieces = None if for_x is None else for_x.split(list(ctx.sizes))
+        pieces = None if for_x is None else _split(for_x, ctx.sizes)
         for rank, block in blocks:
             if pieces is not None:
                 torch.mm(block, weight.t(), out=pieces[rank])
@@ -243,7 +259,7 @@ def all_gather_matmul(
         )
     rest = x.shape[1:-1]
     flat = x.reshape(-1, x.shape[-1])
-    out = AllGatherMatmul.apply(flat, weight, group, [count * rest.numel() for count in counts])
+    out = _apply(AllGatherMatmul, flat, weight, group, counts, rest.numel())
     return out.view(sum(counts), *rest, weight.shape[1])
 
 
@@ -275,7 +291,7 @@ def matmul_reduce_scatter(
         )
     rest = x.shape[1:-1]
     flat = x.reshape(-1, x.shape[-1])
-    out = MatmulReduceScatter.apply(flat, weight, group, [count * rest.numel() for count in counts])
+    out = _apply(MatmulReduceScatter, flat, weight, group, counts, rest.numel())
     return out.view(counts[group.rank], *rest, weight.shape[1])
 
 

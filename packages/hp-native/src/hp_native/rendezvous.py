@@ -83,7 +83,7 @@ def _give(
         listener.listen(num_members)
         store.set(key, json.dumps([name, secret.hex()]).encode())
         problems = _attempt(prepare, memory)
-        members = []
+        members: list[socket.socket] = []
         while len(members) < num_members - 1:
             _readable(listener, alive, end, f"{len(members) + 1} of {num_members} are there")
             peer = stack.enter_context(listener.accept()[0])
