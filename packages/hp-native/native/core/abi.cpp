@@ -22,10 +22,19 @@ using hpn::Code;
 using hpn::Error;
 using hpn::Operation;
 
+namespace {
+
+// How often this process's line of ancestors was forked since the library was loaded: getpid() is a system call.
+std::atomic<uint64_t> num_forks{0};
+[[maybe_unused]] const int watching_forks = pthread_atfork(nullptr, nullptr, [] { num_forks.fetch_add(1); });
+
+}  // namespace
+
 struct hpn_domain {
     hpn::Domain domain;
     hpn::Engine engine;
     hpn::Registry registry;
+    const uint64_t made_after_forks = num_forks.load();
 
     hpn_domain(void* memory, int num_processes, int me, std::vector<int> pidfds, bool oversubscribed)
         : domain(memory, num_processes, me, std::move(pidfds), oversubscribed), engine(domain) {}
@@ -46,8 +55,6 @@ namespace {
 thread_local std::string last_error;
 thread_local int last_code = 0;
 
-std::atomic<bool> forked{false};
-[[maybe_unused]] const int watching_forks = pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
 
 int failed(int code, const std::string& text) {
     last_error = text;
@@ -74,7 +81,7 @@ template <typename Make>
 intptr_t start(hpn_group* group, Make make) {
     intptr_t result = 0;
     guarded([&] {
-        if (forked.load(std::memory_order_relaxed)) {
+        if (num_forks.load(std::memory_order_relaxed) != group->owner.made_after_forks) {
             throw Error(Code::invalid, "this process was forked from the one that communicates");
         }
         std::unique_ptr<Operation> operation = make();
@@ -140,6 +147,12 @@ hpn_group* hpn_group_open(hpn_domain* domain, void* memory, int fd, int rank, in
                           uint64_t slot_bytes) {
     hpn_group* group = nullptr;
     guarded([&] {
+        // Before the layout divides by them.
+        if (size < 1 || slot_bytes < 1) throw Error(Code::invalid, "a group needs a rank, and slots of a byte at least");
+        for (int index = 0; index < size; ++index) {
+            if (processes[index] >= 0 && processes[index] < domain->domain.num_processes()) continue;
+            throw Error(Code::invalid, "there is no process " + std::to_string(processes[index]));
+        }
         group = new hpn_group{*domain, {domain->domain, memory, fd, rank, {processes, processes + size}, slot_bytes}};
         domain->engine.add(group->group);
         return 0;
@@ -259,7 +272,7 @@ void hpn_leave(intptr_t operation) { operation_at(operation).group().engine()->w
 
 void hpn_drop(intptr_t operation) {
     std::unique_ptr<Operation> op(&operation_at(operation));
-    op->group().cancel(*op);
+    if (op->state() == 0) op->group().cancel(*op);  // otherwise the group may be closed already
 }
 
 hpn_symmetric_layout hpn_symmetric_plan(int size, int rank, uint64_t bytes) {

@@ -55,6 +55,9 @@ Collective::Collective(Group& group, const Description& description, bool reduce
 void Collective::start() {
     started_ = true;
     first_ = group().next_step();
+    // A broadcast is compared with its source's only. What it may miss, the next call that compares all does not.
+    signature_ = mix(signature_, group().history());
+    group().set_history(signature_);
 }
 
 bool Collective::needs(int rank) {
@@ -64,7 +67,7 @@ bool Collective::needs(int rank) {
 void Collective::refuse(int rank) {
     const CallNote& theirs = group().note(rank, first_);
     const CallNote& ours = group().note(group().rank(), first_);
-    std::string same = describe(theirs) == describe(ours) ? ", with other sizes or another source" : "";
+    std::string same = describe(theirs) == describe(ours) ? ", with other sizes or another source, or after other calls" : "";
     throw Error(Code::mismatch, "rank " + std::to_string(rank) + " of the group called " + describe(theirs) +
                                     " where this rank called " + describe(ours) + same);
 }

@@ -80,7 +80,7 @@ private:
     [[noreturn]] void refuse(int rank);
 
     const Description description_;
-    const uint64_t signature_;
+    uint64_t signature_;
     const bool reduces_;
     Place source_;
     Place target_;

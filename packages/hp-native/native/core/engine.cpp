@@ -82,7 +82,12 @@ void Engine::idle() {
     }
     if (busy) {
         Domain::Sleep sleep(domain_);
-        if (!drive_all()) sleep.sleep(kSleepNs);
+        bool moved = false;
+        {
+            std::lock_guard lock(groups_lock_);
+            for (Group* group : groups_) moved |= group->busy() && group->drive_waiting();
+        }
+        if (!moved) sleep.sleep(kSleepNs);
         return;
     }
     std::unique_lock lock(thread_lock_);

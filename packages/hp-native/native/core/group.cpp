@@ -115,6 +115,11 @@ bool Group::drive() {
     return lock.owns_lock() && drive_locked();
 }
 
+bool Group::drive_waiting() {
+    std::lock_guard lock(driving_);
+    return drive_locked();
+}
+
 void Group::take_inbox() {
     std::lock_guard lock(inbox_lock_);
     for (Operation* op : inbox_) {
@@ -276,8 +281,8 @@ bool Group::wait(Operation& op, int64_t limit_ns) {
         int64_t left = until - now_ns();
         if (left <= 0) return false;
         Domain::Sleep sleep(domain_);
-        // Whoever drives this group meanwhile rings when it has done something; so a look without the lock is enough.
-        if (drive() || op.state() != 0) continue;
+        // With the lock: whoever has it may have looked before the last thing was published that nobody rings for again.
+        if (drive_waiting() || op.state() != 0) continue;
         sleep.sleep(std::min(left, kSliceNs));
     }
     return true;

@@ -61,6 +61,9 @@ public:
     char* result_slot(int rank, uint64_t step);
     CallNote& note(int rank, uint64_t step);
     uint64_t* counts(int rank, uint64_t step);
+    // A digest of all calls so far, which goes into the signature of the next.
+    uint64_t history() const { return history_; }
+    void set_history(uint64_t history) { history_ = history; }
     uint64_t signature(int rank, uint64_t step) const {
         return lines_[rank].signature[step % kDepth].load(std::memory_order_relaxed);
     }
@@ -70,6 +73,8 @@ public:
     void submit(Operation* op);
     // Do what can be done. Returns whether anything moved; false also where another thread is at it.
     bool drive();
+    // The same, but wait for the other thread first: a look that misses nothing, before a sleep.
+    bool drive_waiting();
     // Whether there is something to drive.
     bool busy() const { return num_pending_.load(std::memory_order_acquire) != 0; }
     // Block until `op` is done or failed (true), or until `limit_ns` have passed (false).
@@ -104,6 +109,7 @@ private:
     // Of the driver.
     std::mutex driving_;
     uint64_t next_step_ = 0;
+    uint64_t history_ = 0;
     uint64_t posted_seen_ = 0;  // what all others are known to have reached: saves looking again
     uint64_t reduced_seen_ = 0;
     uint64_t done_seen_ = 0;

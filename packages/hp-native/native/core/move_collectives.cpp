@@ -102,6 +102,11 @@ public:
           send_offsets_(offsets_of(sends_)),
           receive_offsets_(offsets_of(receives_)),
           width_(group.layout().piece_bytes) {
+        size_t me = static_cast<size_t>(group.rank());
+        if (sends_[me] != receives_[me]) {  // the own piece is copied before the sizes of others are compared
+            throw Error(Code::invalid, "all_to_all: this rank sends itself " + std::to_string(sends_[me]) +
+                                           " bytes where it expects " + std::to_string(receives_[me]));
+        }
         stream_ = streams(receive_offsets_.back() + receives_.back());
         set_places(source, {});
     }
@@ -255,6 +260,10 @@ std::unique_ptr<Operation> make_all_to_all(Group& group, const void* input, void
 }
 
 std::unique_ptr<Operation> make_broadcast(Group& group, void* data, uint64_t bytes, int root, const Place& place) {
+    if (root < 0 || root >= group.size()) {
+        throw Error(Code::invalid, "broadcast: rank " + std::to_string(root) + " is not in the group of " +
+                                       std::to_string(group.size()));
+    }
     return std::make_unique<Broadcast>(group, data, bytes, root, place);
 }
 
