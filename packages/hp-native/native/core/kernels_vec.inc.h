@@ -57,6 +57,10 @@ HPN_INLINE F64 one_nan(F64 v) {
     return v != v ? bits<F64>(broadcast<std::uint64_t>(0x7ff8000000000000ULL)) : v;
 }
 
+// Lanewise a < b as all ones or zero, for magnitudes (bits of floats without their sign): below 2^31, so that the signed
+// comparison, the only one that SSE and AVX2 have, will do.
+HPN_INLINE I32 below(U32 a, std::uint32_t b) { return bits<I32>(a) < static_cast<std::int32_t>(b); }
+
 // --- float16 -------------------------------------------------------------------------------------------------------
 
 #if !defined(HPN_HARDWARE_F16)
@@ -69,8 +73,8 @@ HPN_INLINE F32 widen_f16(U32 h) {
     const U32 normal = (magnitude << 13) + (112U << 23);
     const U32 subnormal = bits<U32>(__builtin_convertvector(bits<I32>(magnitude), F32) * 0x1p-24F);
     const U32 special = (magnitude << 13) | 0x7f800000U;
-    const U32 finite = magnitude < 0x400U ? subnormal : normal;
-    return bits<F32>(sign | (magnitude >= 0x7c00U ? special : finite));
+    const U32 finite = below(magnitude, 0x400U) ? subnormal : normal;
+    return bits<F32>(sign | (below(magnitude, 0x7c00U) ? finite : special));
 }
 
 // To nearest even. The operand is not NaN or is the one NaN.
@@ -81,9 +85,10 @@ HPN_INLINE U32 narrow_f16(F32 v) {
     const U32 normal = (magnitude - (112U << 23) + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
     // Adding 0.5, whose last place is float16's smallest step, makes the processor round at that place.
     const U32 subnormal = bits<U32>(bits<F32>(magnitude) + 0.5F) - 0x3f000000U;
-    const U32 special = magnitude > 0x7f800000U ? broadcast<std::uint32_t>(0x7e00U) : broadcast<std::uint32_t>(0x7c00U);
-    const U32 finite = magnitude < (113U << 23) ? subnormal : normal;
-    return sign | (magnitude >= (143U << 23) ? special : finite);
+    const U32 infinity = broadcast<std::uint32_t>(0x7c00U);
+    const U32 special = below(magnitude, 0x7f800001U) ? infinity : broadcast<std::uint32_t>(0x7e00U);
+    const U32 finite = below(magnitude, 113U << 23) ? subnormal : normal;
+    return sign | (below(magnitude, 143U << 23) ? finite : special);
 }
 
 #endif

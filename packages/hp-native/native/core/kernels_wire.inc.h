@@ -48,28 +48,28 @@ constexpr std::uint32_t largest_e4m3_bits = 0x43e00000U;  // 448
 
 // Magnitudes compare as the integers that their bits are.
 HPN_INLINE float e4m3_scale(const char* src) {
-    U32 largest = {};
+    I32 largest = {};
     for (std::size_t i = 0; i < block_values; i += lanes) {
         const U32 magnitude = load_vector<U32>(src + i * sizeof(float)) & 0x7fffffffU;
-        const U32 finite = magnitude < infinity_bits ? magnitude : U32{};
+        const I32 finite = bits<I32>(magnitude) & below(magnitude, infinity_bits);
         largest = largest < finite ? finite : largest;
     }
-    std::uint32_t found = 0;
+    std::int32_t found = 0;
     for (std::size_t i = 0; i < lanes; ++i) found = found < largest[i] ? largest[i] : found;
-    const float scale = float_of(found) / float_of(largest_e4m3_bits);
+    const float scale = float_of(static_cast<std::uint32_t>(found)) / float_of(largest_e4m3_bits);
     return scale > 0.0F ? scale : 1.0F;  // also where the quotient of a subnormal is 0
 }
 
 HPN_INLINE U32 e4m3_codes(F32 values, F32 scale) {
-    const U32 finite = bits<U32>((bits<U32>(values) & 0x7fffffffU) < infinity_bits);
+    const U32 finite = bits<U32>(below(bits<U32>(values) & 0x7fffffffU, infinity_bits));
     const U32 u = bits<U32>(values / scale);
     const U32 sign = (u >> 24) & 0x80U;
     const U32 exact = u & 0x7fffffffU;
-    const U32 magnitude = exact < largest_e4m3_bits ? exact : broadcast(largest_e4m3_bits);
+    const U32 magnitude = below(exact, largest_e4m3_bits) ? exact : broadcast(largest_e4m3_bits);
     const U32 normal = (magnitude - (120U << 23) + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20;
     // Adding 2^14, whose last place is the format's smallest step 2^-9, makes the processor round at that place.
     const U32 subnormal = bits<U32>(bits<F32>(magnitude) + 0x1p14F) - 0x46800000U;
-    const U32 code = sign | (magnitude < (121U << 23) ? subnormal : normal);
+    const U32 code = sign | (below(magnitude, 121U << 23) ? subnormal : normal);
     return (code & finite) | (0x7fU & ~finite);
 }
 
@@ -78,8 +78,8 @@ HPN_INLINE F32 e4m3_values(U32 codes) {
     const U32 magnitude = codes & 0x7fU;
     const U32 normal = (magnitude << 20) + (120U << 23);
     const U32 subnormal = bits<U32>(__builtin_convertvector(bits<I32>(magnitude), F32) * 0x1p-9F);
-    const U32 finite = magnitude < 8U ? subnormal : normal;
-    return bits<F32>(sign | (magnitude == 0x7fU ? broadcast<std::uint32_t>(0x7fc00000U) : finite));
+    const U32 finite = below(magnitude, 8U) ? subnormal : normal;
+    return bits<F32>(sign | (below(magnitude, 0x7fU) ? finite : broadcast<std::uint32_t>(0x7fc00000U)));
 }
 
 HPN_INLINE void e4m3_encode_block(std::uint8_t* dst, const char* src) {
