@@ -85,7 +85,7 @@ struct Average : Sum {
     Vec<T> divisor;
 };
 
-// For a power of two the reciprocal is exact, so that multiplying gives the very bits of dividing, several times faster.
+// For a power of two the reciprocal is exact: multiplying gives the very bits of dividing, several times faster.
 template <class T>
 struct AverageOfPowerOfTwo : Sum {
     explicit AverageOfPowerOfTwo(int num_sources)
@@ -211,7 +211,7 @@ constexpr ReduceFn averager = reduce<reduce_range_average<Format>, Format::eleme
 
 // --- the table's rows ------------------------------------------------------------------------------------------------
 
-// Wrapping arithmetic, bit operations: the same for signed and unsigned, done as unsigned (no overflow to be undefined).
+// Wrapping arithmetic and bit operations are the same for signed and unsigned; unsigned ones have no undefined overflow.
 #define HPN_INTEGER_ROW(signed_or_not, unsigned_type)                                                          \
     {                                                                                                          \
         reducer<Plain<unsigned_type>, Sum>, nullptr, reducer<Plain<signed_or_not>, Min>,                         \

@@ -57,8 +57,8 @@ HPN_INLINE F64 one_nan(F64 v) {
     return v != v ? bits<F64>(broadcast<std::uint64_t>(0x7ff8000000000000ULL)) : v;
 }
 
-// Lanewise a < b as all ones or zero, for magnitudes (bits of floats without their sign): below 2^31, so that the signed
-// comparison, the only one that SSE and AVX2 have, will do.
+// Lanewise a < b as all ones or zero, for magnitudes (bits of floats without their sign): these are below 2^31, so
+// that the signed comparison, the only one that SSE and AVX2 have, will do.
 HPN_INLINE I32 below(U32 a, std::uint32_t b) { return bits<I32>(a) < static_cast<std::int32_t>(b); }
 
 // --- float16 -------------------------------------------------------------------------------------------------------
@@ -156,7 +156,9 @@ struct Float16 {
     }
     HPN_INLINE void store(char* to, const Value (&from)[2]) {
         for (int i = 0; i < 2; ++i) {
-            const __m256i halves = _mm512_maskz_cvtps_ph(0xffffU, one_nan(from[i]), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+            // With a full mask, for it is the form whose header has no variable that GCC 12 warns of.
+            constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+            const __m256i halves = _mm512_maskz_cvtps_ph(0xffffU, one_nan(from[i]), nearest);
             _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32 * i), halves);
         }
     }

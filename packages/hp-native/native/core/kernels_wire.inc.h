@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodings of float32 for the wire. Only kernels.inc.h includes this file, inside the namespace of one instruction set.
+// Encodings of float32 for the wire. Only kernels.inc.h includes this, inside the namespace of one instruction set.
 //
 // Here elements keep their order in memory while their size changes. That is left to plain loops without branches,
 // which compilers make vectors of with each processor's instructions for it; arithmetic is on vectors where such loops
@@ -39,7 +39,7 @@ void bf16_accumulate(float* __restrict dst, const std::uint16_t* __restrict src,
     for (std::size_t i = 0; i < count; ++i) dst[i] = one_nan(dst[i] + bf16_value(src[i]));
 }
 
-// --- e4m3: always whole blocks, a shorter last one through padding ----------------------------------------------------
+// --- e4m3: always whole blocks, a shorter last one through padding ---------------------------------------------------
 
 constexpr std::size_t block_values = e4m3_block_values;
 constexpr std::size_t lanes = width / sizeof(float);

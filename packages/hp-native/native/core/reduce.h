@@ -30,8 +30,8 @@ std::size_t size_of(Dtype dtype) noexcept;
 /// - ints wrap around; sum, product, min, max and the bit operations.
 /// - f16 and bf16 sum, avg and product accumulate in float32 over all sources and round once (to nearest even).
 /// - avg = sum / num_sources, a division (in float32 for f16 and bf16).
-/// - min and max propagate NaN; a NaN in a result has no defined payload or sign except that it is the same on every
-///   instruction set; of -0 and +0 the one from the earlier source is kept.
+/// - min and max propagate NaN; of -0 and +0 the one from the earlier source is kept.
+/// - a NaN in a result is always the positive quiet NaN without payload (0x7fc00000 and its like), whichever went in.
 /// - boolean: bytes, non-zero is true, results are 0 or 1. sum, max, bor = or; product, min, band = and; bxor = parity.
 using ReduceFn = void (*)(void* dst, void* dst2, const void* const* sources, int num_sources, std::size_t count,
                           bool stream);

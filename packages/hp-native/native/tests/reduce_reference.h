@@ -167,7 +167,7 @@ inline bool defined(Dtype dtype, Op op) {
 
 // --- operands ------------------------------------------------------------------------------------------------------
 
-inline std::mt19937_64 engine(20240607);  // NOLINT: the same operands in every run
+inline std::mt19937_64 engine(20240607);  // the same operands in every run
 
 // A third each of ordinary values, any bits at all (NaNs with payloads, infinities, subnormals) and chosen edges.
 template <class T>

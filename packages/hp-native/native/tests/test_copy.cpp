@@ -27,7 +27,8 @@ std::vector<Way> all_ways() {
     };
     for (int i = 0; i < hpn::num_isas; ++i) {
         const hpn::Isa isa = static_cast<hpn::Isa>(i);
-        if (const hpn::Kernels* kernels = hpn::kernels_of(isa)) ways.push_back({hpn::name_of(isa), kernels->stream_copy});
+        const hpn::Kernels* kernels = hpn::kernels_of(isa);
+        if (kernels != nullptr) ways.push_back({hpn::name_of(isa), kernels->stream_copy});
     }
     return ways;
 }

@@ -149,7 +149,8 @@ void test_arrangements(Dtype dtype, std::size_t num_sources) {
                         const int other = static_cast<int>((static_cast<std::size_t>(alias + 1)) % num_sources);
                         for (const int alias2 : {-2, -1, other == alias ? -1 : other}) {
                             for (const bool stream : {false, true}) {
-                                const Case c{isas[t], dtype, Op(op), num_sources, count, offsets[o], alias, alias2, stream};
+                                const Case c{isas[t], dtype, Op(op), num_sources, count,
+                                             offsets[o], alias, alias2, stream};
                                 run_case(c, function, values, sources, own, own2, wanted[static_cast<std::size_t>(op)]);
                             }
                         }
