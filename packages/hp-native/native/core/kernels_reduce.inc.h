@@ -211,7 +211,7 @@ constexpr ReduceFn averager = reduce<reduce_range_average<Format>, Format::eleme
 
 // --- the table's rows ------------------------------------------------------------------------------------------------
 
-// Wrapping arithmetic and bit operations are the same for signed and unsigned; unsigned ones have no undefined overflow.
+// Wrapping arithmetic and bit operations are the same for signed and unsigned; unsigned has no undefined overflow.
 #define HPN_INTEGER_ROW(signed_or_not, unsigned_type)                                                          \
     {                                                                                                          \
         reducer<Plain<unsigned_type>, Sum>, nullptr, reducer<Plain<signed_or_not>, Min>,                         \
