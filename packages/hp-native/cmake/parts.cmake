@@ -30,7 +30,7 @@ function(hpn_add_symmetric_memory)
 endfunction()
 
 function(hpn_add_tests)
-    file(GLOB tests CONFIGURE_DEPENDS "${HPN_SOURCES}/tests/test_*.cpp")
+    file(GLOB tests CONFIGURE_DEPENDS "${HPN_SOURCES}/tests/test_*.cpp" "${HPN_SOURCES}/tests/fuzz.cpp")
     foreach(file IN LISTS tests)
         get_filename_component(name "${file}" NAME_WE)
         add_executable(${name} "${file}")

@@ -371,7 +371,7 @@ int main(int argc, char** argv) {
         Fuzz({number(1, 1), number(2, 1000), static_cast<int>(number(3, 4)), number(4, 8 << 20)}).run();
         return hpn::check::report();
     }
-    limit_time(110);
+    limit_time(400);
     for (int num_ranks = 1; num_ranks <= 8; ++num_ranks) {
         Fuzz({static_cast<uint64_t>(num_ranks), 150, num_ranks, 200'000}).run();
     }

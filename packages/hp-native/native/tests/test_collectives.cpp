@@ -98,6 +98,7 @@ void test_big() {
         std::vector<Spec> specs;
         uint64_t ranks = static_cast<uint64_t>(size);
         for (uint64_t bytes : {uint64_t{65'536}, uint64_t{1'000'004}, uint64_t{9 << 20}}) {
+            if (bytes > 8 << 20 && size != 2) continue;
             specs.push_back({all_reduce, f32, sum, bytes / 4, {}, 0, false, bytes});
             specs.push_back({reduce_scatter, f32, sum, bytes / 4 / ranks, {}, 0, false, bytes});
             specs.push_back({all_gather, u8, sum, bytes / ranks, {}, 0, false, bytes});
@@ -113,7 +114,7 @@ void test_big() {
 }  // namespace
 
 int main() {
-    limit_time(110);
+    limit_time(400);
     test_every_dtype_and_op();
     test_sizes();
     test_uneven();

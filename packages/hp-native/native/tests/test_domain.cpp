@@ -93,7 +93,7 @@ void test_zombie_is_gone() {
 }  // namespace
 
 int main() {
-    limit_time(110);
+    limit_time(400);
     test_zombie_is_gone();  // forks: before there are threads
     test_no_ring_is_lost();
     test_sleep_ends_after_its_time();

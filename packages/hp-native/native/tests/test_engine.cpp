@@ -91,7 +91,7 @@ void test_sees_the_abort() {
 }  // namespace
 
 int main() {
-    limit_time(110);
+    limit_time(400);
     test_completes_by_itself();
     test_rests();
     test_wakes_again();

@@ -221,7 +221,7 @@ void test_many_threads() {
 }  // namespace
 
 int main() {
-    limit_time(110);
+    limit_time(400);
     test_different_calls();
     test_different_sources();
     test_refused_arguments();

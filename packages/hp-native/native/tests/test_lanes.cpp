@@ -148,7 +148,7 @@ void test_dropped_half_way() {
 }  // namespace
 
 int main() {
-    limit_time(110);
+    limit_time(400);
     test_tags_in_any_order();
     test_everybody_to_everybody();
     test_kept_messages();

@@ -101,7 +101,7 @@ void test_plans() {
 }  // namespace
 
 int main() {
-    limit_time(110);
+    limit_time(400);
     test_allocates_a_hole();
     test_refuses_more_than_there_is();
     test_refused_by_the_system();

@@ -99,7 +99,7 @@ void test_operands() {
 }  // namespace
 
 int main() {
-    limit_time(110);
+    limit_time(400);
     test_put_then_signal();
     test_signal_limits();
     test_refused();
