@@ -10,7 +10,7 @@
 
 #if defined(__SANITIZE_THREAD__)
 // It would have every process that ends sleep for a second first, and here it counts how soon they do.
-extern "C" const char* __tsan_default_options() { return "atexit_sleep_ms=0"; }
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() { return "atexit_sleep_ms=0"; }
 #endif
 
 namespace {
