@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build and run the C++ tests of hp-native: ``python tools/check_native.py [release|address|thread …]``.
 
-Without arguments under both sanitizers; the release build is what the Python tests run on. Each kind has its folder in ``.cache/native/``, so that a second run compiles only what changed. ``thread`` sees races
-between ranks, because the tests run ranks as threads of one process.
+Without arguments under both sanitizers: the release build is what the Python tests run on. Each kind has its folder in
+``.cache/native/``, so that a second run compiles only what changed. ``thread`` sees races between ranks, because the
+tests run ranks as threads of one process.
 """
 
 import os
