@@ -32,11 +32,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument(
-        "--full", action="store_true", help="six times the rounds, and DDP with its default settings too"
+        "--full", action="store_true", help="three times the rounds, and DDP with its default settings too"
     )
     parser.add_argument("--rounds", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    rounds = options.rounds or (24 if options.full else 4)
+    rounds = options.rounds or (12 if options.full else 4)
     if "RANK" in os.environ:
         rank(rounds, options.full)
         return 0

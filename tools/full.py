@@ -39,6 +39,8 @@ class Part:
     times: int = 1
 
 
+FAULTS = ("comm_failures", "comm_startup", "launch", "launch_descendants", "launch_processes", "launch_signals")
+
 PARTS = {
     "conformance": Part(
         "random programs of collectives, every element checked, on 2, 3 and 4 ranks",
@@ -49,10 +51,10 @@ PARTS = {
         "ranks that fail, are killed, stopped and interrupted, again and again",
         [
             *PYTEST,
-            *(f"{CORE}/test_{name}.py" for name in ("comm_failures", "comm_startup", "launch", "launch_processes")),
+            *(f"{CORE}/test_{name}.py" for name in FAULTS),
         ],
         {},
-        5,
+        3,
     ),
     "native-build": Part(
         "hp-native from its source distribution, by pip, in an environment of its own",
