@@ -74,6 +74,7 @@ def test_a_backend_that_corrupts_one_element_fails_with_seed_and_step():
             class Corrupting:
                 wait = staticmethod(handle.wait)
                 is_done = staticmethod(handle.is_done)
+                leave = staticmethod(handle.leave)
 
                 @staticmethod
                 def finish():

@@ -73,7 +73,7 @@ def test_doctor_keeps_it_out_of_its_json_too(
     os.write(1, b"\nafterwards\n")
     out, err = capfd.readouterr()
     answer, afterwards = out.rsplit("\n\n", 1)
-    assert json.loads(answer)["sections"]["Reported by plugins"] == {"chatty": "yes"}
+    assert json.loads(answer)["sections"]["Reported by plugins"]["chatty"] == "yes"
     assert afterwards == "afterwards\n"
     assert "in a hook" in err
 
@@ -140,11 +140,15 @@ def test_report_lines_that_are_no_pairs_are_a_finding(install: Install) -> None:
 
 
 def test_ctrl_c_while_a_plugin_loads_still_ends_everything(install: Install) -> None:
-    before = signal.getsignal(signal.SIGINT)
     install("slow", "import signal\nsignal.raise_signal(signal.SIGINT)")
-    with pytest.raises(KeyboardInterrupt):
-        plugins.plugin_infos()
-    assert signal.getsignal(signal.SIGINT) is before
+    # Whatever started the tests may ignore it: a shell does for what it runs in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            plugins.plugin_infos()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_plugins_load_in_a_thread(install: Install) -> None:

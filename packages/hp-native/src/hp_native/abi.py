@@ -21,6 +21,7 @@ DTYPES = {
 OPS = {name: number for number, name in enumerate(("sum", "avg", "min", "max", "product", "band", "bor", "bxor"))}
 
 _NO_MEMORY = -5
+_PEER = (-3, -4)
 
 
 class GroupLayout(ctypes.Structure):
@@ -108,15 +109,23 @@ class NativeError(RuntimeError):
     """What the library reports; the layer above adds the call and the ranks."""
 
 
+class PeerError(ConnectionError):
+    """Another rank has ended or given up: what happens here is only the consequence."""
+
+
 def raise_last() -> NoReturn:
     """Raise the calling thread's last failure.
 
     Raises:
         CommError: there is not enough memory.
+        PeerError: another rank has ended or given up.
         NativeError: anything else.
     """
     library = native()
     text = library.hpn_error().decode()
-    if library.hpn_error_code() == _NO_MEMORY:
+    code = library.hpn_error_code()
+    if code in _PEER:
+        raise PeerError(text)
+    if code == _NO_MEMORY:
         raise CommError(f"{text}; free memory, raise the limit of the memory cgroup, or use HP_COMM=c10d")
     raise NativeError(text)

@@ -35,6 +35,7 @@ class ShmHandle:
         """Block up to ``timeout_s``; False when it is still under way.
 
         Raises:
+            PeerError: another rank has ended or given up.
             NativeError: it failed.
         """
         operation = self._operation
