@@ -45,7 +45,7 @@ GOALS = {
 #: Symmetric all-reduce over the memcpy bound, at most.
 BOUND = 2.0
 #: Calls a turn, by bytes: enough that a turn is some milliseconds.
-CALLS = {KB: 100, MB: 10, 64 * MB: 1}
+CALLS = {KB: 300, MB: 10, 64 * MB: 1}
 
 
 def main() -> int:

@@ -268,7 +268,7 @@ int hpn_wait(intptr_t operation, double seconds) {
     return op && result < 0 ? failed(result, op->state() < 0 ? op->error() : last_error) : result;
 }
 
-void hpn_leave(intptr_t operation) { operation_at(operation).group().engine()->wake(); }
+void hpn_leave(intptr_t operation) { operation_at(operation).group().leave(operation_at(operation)); }
 
 void hpn_drop(intptr_t operation) {
     std::unique_ptr<Operation> op(&operation_at(operation));

@@ -29,6 +29,7 @@ class Collective : public Operation {
 public:
     Progress step() final;
     bool needs(int rank) final;
+    bool brief() const final { return agreed_bytes_ <= kBriefBytes; }
 
 protected:
     struct Description {
@@ -54,7 +55,7 @@ protected:
     // A part of the work done directly in symmetric memory; true when all of it is.
     virtual bool direct() { return true; }
 
-    // What a symmetric operand must have at least to be worth it, where it is not the bytes of the description.
+    // How much it is about, where the description does not say it.
     void set_agreed_bytes(uint64_t bytes) { agreed_bytes_ = bytes; }
     void set_num_steps(uint64_t num_steps) { num_steps_ = num_steps == 0 ? 1 : num_steps; }
     uint64_t num_steps() const { return num_steps_; }
@@ -69,6 +70,7 @@ protected:
     bool streams(uint64_t bytes) const { return bytes >= kStreamBytes; }
 
 private:
+    static constexpr uint64_t kBriefBytes = 64u << 10;
     static constexpr uint64_t kStreamBytes = 8u << 20;
     // Below this a second look at all ranks costs more than the copy that it saves.
     static constexpr uint64_t kDirectBytes = 64u << 10;

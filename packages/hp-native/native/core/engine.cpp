@@ -57,6 +57,8 @@ void Engine::wake() {
     if (parked_.load(std::memory_order_seq_cst)) {
         std::lock_guard lock(thread_lock_);
         something_.notify_one();
+    } else {
+        domain_.ring(domain_.me());  // it may sleep over what was left to it before
     }
 }
 
@@ -64,7 +66,7 @@ bool Engine::drive_all() {
     std::lock_guard lock(groups_lock_);
     bool moved = false;
     for (Group* group : groups_) {
-        if (group->busy()) moved |= group->drive();
+        if (group->left_alone()) moved |= group->drive();
     }
     return moved;
 }
@@ -75,7 +77,7 @@ void Engine::idle() {
     {
         std::lock_guard lock(groups_lock_);
         for (Group* group : groups_) {
-            if (!group->busy()) continue;
+            if (!group->left_alone()) continue;
             busy = true;
             group->look_around();
         }
@@ -85,7 +87,7 @@ void Engine::idle() {
         bool moved = false;
         {
             std::lock_guard lock(groups_lock_);
-            for (Group* group : groups_) moved |= group->busy() && group->drive_waiting();
+            for (Group* group : groups_) moved |= group->left_alone() && group->drive_waiting();
         }
         if (!moved) sleep.sleep(kSleepNs);
         return;
@@ -96,7 +98,7 @@ void Engine::idle() {
     bool none = true;
     {
         std::lock_guard groups(groups_lock_);
-        for (Group* group : groups_) none = none && !group->busy();
+        for (Group* group : groups_) none = none && !group->left_alone();
     }
     if (none) {
         something_.wait(lock, [&] {

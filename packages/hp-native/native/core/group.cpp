@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "engine.h"
 #include "error.h"
 #include "lanes.h"
 
@@ -99,15 +100,42 @@ uint64_t* Group::counts(int rank, uint64_t step) {
                                        layout_.counts_bytes() * (static_cast<size_t>(rank) * kDepth + step % kDepth));
 }
 
+namespace {
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+// About three microseconds: what a short collective takes when all ranks come at once.
+constexpr int kBriefLooks = 100;
+
 // ---- the queue ----
 
 void Group::submit(Operation* op) {
-    num_pending_.fetch_add(1, std::memory_order_acq_rel);
     {
         std::lock_guard lock(inbox_lock_);
         inbox_.push_back(op);
     }
+    if (!op->brief()) return;
     drive();
+    if (domain_.oversubscribed()) return;
+    for (int look = 0; look < kBriefLooks && op->state() == 0; ++look) {
+        pause();
+        drive();
+    }
+}
+
+void Group::leave(Operation& op) {
+    uint8_t none = Operation::waited_for;
+    if (!op.left_.compare_exchange_strong(none, Operation::left, std::memory_order_acq_rel)) return;
+    num_left_.fetch_add(1, std::memory_order_seq_cst);
+    engine_->wake();
 }
 
 bool Group::drive() {
@@ -132,9 +160,17 @@ void Group::take_inbox() {
     inbox_.clear();
 }
 
+// Take `op` off the engine's account. Afterwards its owner may destroy it as soon as its state says so.
+void Group::take_off(Operation& op) {
+    if (op.left_.exchange(Operation::settled, std::memory_order_acq_rel) == Operation::left) {
+        num_left_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+}
+
 void Group::settle(Operation& op) {
-    op.finish();  // the last touch: its owner may destroy it now
-    num_pending_.fetch_sub(1, std::memory_order_acq_rel);
+    take_off(op);
+    op.finish();
+    domain_.ring(domain_.me());  // another thread of this process may wait for it
 }
 
 bool Group::drive_locked() {
@@ -174,7 +210,6 @@ bool Group::drive_locked() {
         fail_locked(static_cast<int>(Code::no_memory), "out of memory");
         return true;
     }
-    if (moved) domain_.ring(domain_.me());  // other threads of this process may wait for what was done
     return moved;
 }
 
@@ -190,8 +225,8 @@ void Group::fail_locked(int code, const std::string& text) {
     batches_.clear();
     for (Operation* op : all) {
         op->withdraw();
+        take_off(*op);
         op->fail(code, text);
-        num_pending_.fetch_sub(1, std::memory_order_acq_rel);
     }
     domain_.ring(domain_.me());
 }
@@ -230,18 +265,6 @@ void Group::look_around() {
         return;
     }
 }
-
-namespace {
-
-void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
-
-}  // namespace
 
 // Spinning is fastest where every rank has a core of its own; where they share, the one that is waited for needs ours.
 constexpr int64_t kSpinNs = 30'000;

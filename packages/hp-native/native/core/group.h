@@ -42,8 +42,6 @@ public:
     char* memory() { return memory_; }
     int fd() const { return fd_; }
     Lanes& lanes() { return *lanes_; }
-    // Whoever sees to what nobody waits for.
-    Engine* engine() { return engine_; }
     void set_engine(Engine* engine) { engine_ = engine; }
 
     // ---- steps; called by the operation that is being driven ----
@@ -69,14 +67,16 @@ public:
     }
 
     // ---- the queue ----
-    // Put an operation in, and do what can be done of it at once.
+    // Put an operation in. A brief one is begun at once, and given a moment to be completed.
     void submit(Operation* op);
+    // Leave an operation to the engine.
+    void leave(Operation& op);
     // Do what can be done. Returns whether anything moved; false also where another thread is at it.
     bool drive();
     // The same, but wait for the other thread first: a look that misses nothing, before a sleep.
     bool drive_waiting();
-    // Whether there is something to drive.
-    bool busy() const { return num_pending_.load(std::memory_order_acquire) != 0; }
+    // Whether something is under way that nobody waits for: the engine's work.
+    bool left_alone() const { return num_left_.load(std::memory_order_acquire) > 0; }
     // Block until `op` is done or failed (true), or until `limit_ns` have passed (false).
     bool wait(Operation& op, int64_t limit_ns);
     // Forget an operation that is under way. Afterwards nobody touches its memory.
@@ -93,6 +93,7 @@ private:
     bool drive_locked();
     void take_inbox();
     void settle(Operation& op);
+    void take_off(Operation& op);
     void fail_locked(int code, const std::string& text);
     bool spin(Operation& op, int64_t until_ns);
 
@@ -118,7 +119,7 @@ private:
 
     std::mutex inbox_lock_;
     std::vector<Operation*> inbox_;
-    std::atomic<int> num_pending_{0};
+    std::atomic<int> num_left_{0};
     std::atomic<int> broken_{0};
     std::string why_broken_;  // written once, before `broken_`
 };

@@ -49,9 +49,11 @@ public:
         parts.reserve(messages.size());
         for (Message& message : messages) parts.push_back({message, 0, this});
         left = parts.size();
+        for (const Part& part : parts) bytes_ += part.message.bytes;
     }
 
     bool ordered() const override { return false; }
+    bool brief() const override { return bytes_ <= kFragmentBytes / 2; }
 
     Progress step() override {
         bool moved = false;
@@ -82,6 +84,7 @@ public:
 
 private:
     Lanes& lanes_;
+    uint64_t bytes_ = 0;
     bool started_ = false;
 };
 

@@ -109,6 +109,7 @@ public:
                                            " bytes where it expects " + std::to_string(receives_[me]));
         }
         stream_ = streams(receive_offsets_.back() + receives_.back());
+        set_agreed_bytes(total_of(sends_) + total_of(receives_));
         set_places(source, {});
     }
 

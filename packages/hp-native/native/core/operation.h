@@ -29,6 +29,9 @@ public:
     // Take it out of whatever refers to it; the group is not driven meanwhile.
     virtual void withdraw() {}
 
+    // Whether it is so short that whoever starts it may as well see it through.
+    virtual bool brief() const { return false; }
+
     Group& group() { return group_; }
     // 0 under way, 1 done, below 0 an error's code. Once it is not 0, nothing touches the operation's memory any more.
     int state() const { return state_.load(std::memory_order_acquire); }
@@ -36,6 +39,7 @@ public:
 
 private:
     friend class Group;
+    enum Left : uint8_t { waited_for, left, settled };
     void finish() { state_.store(1, std::memory_order_release); }
     void fail(int code, const std::string& text) {
         error_ = text;
@@ -44,6 +48,7 @@ private:
 
     Group& group_;
     std::atomic<int> state_{0};
+    std::atomic<uint8_t> left_{waited_for};
     std::string error_;
 };
 
