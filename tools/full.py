@@ -56,6 +56,11 @@ PARTS = {
         {},
         3,
     ),
+    "native-deaths": Part(
+        "ranks in shared memory that are killed, stopped, interrupted and fail at random moments, 200 times",
+        [*PYTEST, "packages/hp-native/tests/test_shm_deaths.py"],
+        {"HP_TEST_DEATHS": "200"},
+    ),
     "native-build": Part(
         "hp-native from its source distribution, by pip, in an environment of its own",
         [*PYTEST, "-m", "full", "packages/hp-native/tests/test_build.py"],
