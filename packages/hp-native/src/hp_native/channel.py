@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from hp_native.abi import DTYPES, OPS, Message, native, raise_last
 from hp_native.handle import ShmHandle
 from hp_native.host import Host
 from hp_native.memory import Mapping
-from hp_native.rendezvous import share_memory
 from hp_native.tensors import Tensors
 
 #: What each rank may have posted and not yet been read, in bytes; four times that is allocated for each rank.
@@ -50,23 +50,8 @@ class ShmChannel:
         self._rank = rank
         self._size = size = len(ranks)
         layout = library.hpn_group_plan(size, rank, SLOT_BYTES)
-
-        def prepare(descriptor: int) -> None:
-            if rank == 0 and library.hpn_allocate(descriptor, 0, layout.control_bytes):
-                raise_last()
-            if library.hpn_allocate(descriptor, layout.staging_offset, layout.staging_bytes):
-                raise_last()
-
-        descriptor = share_memory(
-            host.store,
-            f"{key}/shm",
-            rank,
-            size,
-            layout.total_bytes,
-            prepare,
-            partial(host.look_around, ranks),
-            timeout_s,
-        )
+        own = (layout.staging_offset, layout.staging_bytes)
+        descriptor = host.share(f"{key}/shm", ranks, rank, layout.total_bytes, layout.control_bytes, own, timeout_s)
         try:
             self._mapping = Mapping(descriptor)
         except BaseException:
@@ -93,6 +78,12 @@ class ShmChannel:
         wire = self._tensors.contiguous(tensor)
         return wire, partial(self._tensors.assign, tensor, wire)
 
+    def _operands(self, tensor: Tensor, rows: int, out: Tensor | None) -> tuple[Tensor, Tensor, int]:
+        """Return ``tensor`` contiguous, the result of ``rows`` rows, and how many elements a row has."""
+        rest = tuple(tensor.shape[1:])
+        wire = self._tensors.contiguous(tensor)
+        return wire, self._tensors.empty(wire, (rows, *rest)) if out is None else out, prod(rest)
+
     def all_reduce(self, tensor: Tensor, op: str, timeout_s: float) -> ShmHandle:
         """Reduce in place."""
         wire, finish = self._in_place(tensor)
@@ -105,12 +96,9 @@ class ShmChannel:
         self, tensor: Tensor, sizes: Sequence[int] | None, out: Tensor | None, timeout_s: float
     ) -> ShmHandle:
         """Concatenate along dim 0."""
-        rest = tuple(tensor.shape[1:])
         rows = tensor.shape[0] if tensor.ndim else 1
-        wire = self._tensors.contiguous(tensor)
-        total = rows * self._size if sizes is None else sum(sizes)
-        result = self._tensors.empty(wire, (total, *rest)) if out is None else out
-        lengths = None if sizes is None else self._sizes(sizes, _row_bytes(wire, rest))
+        wire, result, row = self._operands(tensor, rows * self._size if sizes is None else sum(sizes), out)
+        lengths = None if sizes is None else self._sizes(sizes, row * int(wire.itemsize))
         operation = self._library.hpn_all_gather(
             self.group, self._tensors.pointer(wire), self._tensors.pointer(result), wire.nbytes, lengths
         )
@@ -120,11 +108,8 @@ class ShmChannel:
         self, tensor: Tensor, op: str, sizes: Sequence[int] | None, out: Tensor | None, timeout_s: float
     ) -> ShmHandle:
         """Reduce and keep this rank's piece."""
-        rest = tuple(tensor.shape[1:])
-        wire = self._tensors.contiguous(tensor)
         mine = tensor.shape[0] // self._size if sizes is None else sizes[self._rank]
-        result = self._tensors.empty(wire, (mine, *rest)) if out is None else out
-        row = _product(rest)
+        wire, result, row = self._operands(tensor, mine, out)
         counts = None if sizes is None else self._sizes(sizes, row)
         operation = self._library.hpn_reduce_scatter(
             self.group,
@@ -146,17 +131,15 @@ class ShmChannel:
         timeout_s: float,
     ) -> ShmHandle:
         """Exchange pieces of dim 0."""
-        rest = tuple(tensor.shape[1:])
-        wire = self._tensors.contiguous(tensor)
-        result = self._tensors.empty(wire, (sum(output_sizes), *rest)) if out is None else out
-        row = _row_bytes(wire, rest)
+        wire, result, row = self._operands(tensor, sum(output_sizes), out)
+        unit = row * int(wire.itemsize)
         operation = self._library.hpn_all_to_all(
             self.group,
             self._tensors.pointer(wire),
             self._tensors.pointer(result),
             0,
-            self._sizes(input_sizes, row),
-            self._sizes(output_sizes, row),
+            self._sizes(input_sizes, unit),
+            self._sizes(output_sizes, unit),
         )
         return self._handle(operation, result, None, wire)
 
@@ -199,7 +182,8 @@ class ShmChannel:
         self, tensor: Tensor, op: str, sizes: Sequence[int], out: Tensor | None, wire: int, timeout_s: float
     ) -> ShmHandle:
         """Reduce in low precision and keep this rank's piece."""
-        wired, result, counts = self._pieces(tensor, sizes, sizes[self._rank], out)
+        wired, result, row = self._operands(tensor, sizes[self._rank], out)
+        counts = self._sizes(sizes, row)
         operation = self._library.hpn_wire_reduce_scatter(
             self.group, self._tensors.pointer(wired), self._tensors.pointer(result), 0, counts, OPS[op], wire
         )
@@ -209,19 +193,12 @@ class ShmChannel:
         self, tensor: Tensor, sizes: Sequence[int], out: Tensor | None, wire: int, timeout_s: float
     ) -> ShmHandle:
         """Concatenate along dim 0 in low precision."""
-        wired, result, counts = self._pieces(tensor, sizes, sum(sizes), out)
+        wired, result, row = self._operands(tensor, sum(sizes), out)
+        counts = self._sizes(sizes, row)
         operation = self._library.hpn_wire_all_gather(
             self.group, self._tensors.pointer(wired), self._tensors.pointer(result), 0, counts, wire
         )
         return self._handle(operation, result, None, wired)
-
-    def _pieces(
-        self, tensor: Tensor, sizes: Sequence[int], rows: int, out: Tensor | None
-    ) -> tuple[Tensor, Tensor, Any]:
-        rest = tuple(tensor.shape[1:])
-        wired = self._tensors.contiguous(tensor)
-        result = self._tensors.empty(wired, (rows, *rest)) if out is None else out
-        return wired, result, self._sizes(sizes, _product(rest))
 
     def barrier(self, timeout_s: float) -> ShmHandle:
         """Meet."""
@@ -264,17 +241,6 @@ class ShmChannel:
             for allocation in list(self.allocations):
                 allocation.close()
             self._library.hpn_group_close(group)
-
-
-def _product(lengths: Sequence[int]) -> int:
-    product = 1
-    for length in lengths:
-        product *= length
-    return product
-
-
-def _row_bytes(tensor: Tensor, rest: Sequence[int]) -> int:
-    return _product(rest) * int(tensor.itemsize)
 
 
 def _call_all(functions: Sequence[Callable[[], Any]]) -> None:

@@ -98,6 +98,9 @@ def _exchange(group: Group) -> _Exchange:
 
 def _blocks(group: Group, x: torch.Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield (rank, its rows) for all ranks, this one first, and the others as they arrive. Rows are read in place."""
+    if group.size == 1:
+        yield 0, x
+        return
     exchange = _exchange(group)
     width, dtype = x.shape[1], x.dtype
     exchange.begin(max(sizes) * width * dtype.itemsize)
@@ -130,8 +133,6 @@ def _apply(
 
 
 def _gather_product(x: torch.Tensor, weight: torch.Tensor, group: Group, sizes: Sequence[int]) -> torch.Tensor:
-    if group.size == 1:
-        return x @ weight
     out = x.new_empty((sum(sizes), weight.shape[1]))
     pieces = _split(out, sizes)
     for rank, rows in _blocks(group, x, sizes):
@@ -189,8 +190,7 @@ class AllGatherMatmul(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             pieces = _split(grad, ctx.sizes)
             for_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
-            blocks = _blocks(ctx.group, x, ctx.sizes) if ctx.group.size > 1 else iter([(0, x)])
-            for rank, rows in blocks:
+            for rank, rows in _blocks(ctx.group, x, ctx.sizes):
                 for_weight.addmm_(rows.t(), pieces[rank])
         if ctx.needs_input_grad[0]:
             for_x = _scatter_product(grad, weight.t(), ctx.group, ctx.sizes)
@@ -219,9 +219,8 @@ class MatmulReduceScatter(torch.autograd.Function):
             for_x = grad.new_empty(x.shape)
         if ctx.needs_input_grad[1]:
             for_weight = torch.zeros_like(weight, memory_format=torch.contiguous_format)
-        blocks = _blocks(ctx.group, grad, ctx.sizes) if ctx.group.size > 1 else iter([(0, grad)])
         pieces = None if for_x is None else _split(for_x, ctx.sizes)
-        for rank, block in blocks:
+        for rank, block in _blocks(ctx.group, grad, ctx.sizes):
             if pieces is not None:
                 torch.mm(block, weight.t(), out=pieces[rank])
             if for_weight is not None:

@@ -7,6 +7,7 @@ import ctypes
 import os
 import select
 from collections.abc import Sequence
+from functools import partial
 
 from hp_core.comm.backend import Member, Store
 from hp_core.errors import CommError
@@ -54,6 +55,41 @@ class Host:
         )
         if not self.domain:
             raise_last()
+
+    def share(
+        self,
+        key: str,
+        ranks: Sequence[int],
+        rank: int,
+        total_bytes: int,
+        common_bytes: int,
+        own: tuple[int, int],
+        timeout_s: float,
+    ) -> int:
+        """Return a descriptor of memory that the members of a group share; all of them call it.
+
+        Args:
+            key: Names it in the store; not used before.
+            ranks: The members' world ranks.
+            rank: This one's index in ``ranks``.
+            total_bytes: Length of the segment.
+            common_bytes: From its start, allocated by the first member.
+            own: Offset and bytes of this member's part, which it allocates itself.
+            timeout_s: How long the others may take.
+
+        Raises:
+            CommError: a member did not come or has ended, or there is no memory.
+        """
+        library = native()
+
+        def prepare(descriptor: int) -> None:
+            if rank == 0 and library.hpn_allocate(descriptor, 0, common_bytes):
+                raise_last()
+            if library.hpn_allocate(descriptor, *own):
+                raise_last()
+
+        alive = partial(self.look_around, ranks)
+        return share_memory(self.store, key, rank, len(ranks), total_bytes, prepare, alive, timeout_s)
 
     def look_around(self, only: Sequence[int] | None = None) -> None:
         """Raise where one of the processes (those of the world ranks ``only``) has ended.

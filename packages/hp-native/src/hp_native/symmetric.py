@@ -8,12 +8,10 @@ recognise such tensors and work in them directly, without the copy through stagi
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import weakref
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -26,35 +24,23 @@ from hp_core.errors import CommError, CommTimeoutError
 from hp_native.abi import native, raise_last
 from hp_native.channel import ShmChannel
 from hp_native.frameworks import framework_of, item_bytes, pointer, wrap
-from hp_native.rendezvous import share_memory
-
-#: Signals of each rank and allocation.
-NUM_SIGNALS = 64
+from hp_native.memory import Mapping
 
 
-def _make_segment(channel: ShmChannel, group: Group, nbytes: int, number: int) -> mmap.mmap:
+def _make_segment(channel: ShmChannel, group: Group, nbytes: int, number: int) -> Mapping:
     """Return the memory of allocation ``number``; every rank of the group calls it."""
-    library = native()
-    layout = library.hpn_symmetric_plan(group.size, group.rank, nbytes)
-
-    def prepare(descriptor: int) -> None:
-        if group.rank == 0 and library.hpn_allocate(descriptor, 0, layout.signal_bytes):
-            raise_last()
-        if library.hpn_allocate(descriptor, layout.part_offset, layout.part_bytes):
-            raise_last()
-
-    descriptor = share_memory(
-        channel.host.store,
+    layout = native().hpn_symmetric_plan(group.size, group.rank, nbytes)
+    descriptor = channel.host.share(
         f"{channel.key}/symmetric/{number}",
+        group.ranks,
         group.rank,
-        group.size,
         layout.total_bytes,
-        prepare,
-        partial(channel.host.look_around, group.ranks),
+        layout.signal_bytes,
+        (layout.part_offset, layout.part_bytes),
         group.session.timeout_s,
     )
     try:
-        return mmap.mmap(descriptor, layout.total_bytes)
+        return Mapping(descriptor)
     finally:
         os.close(descriptor)
 
@@ -69,28 +55,25 @@ class Allocation:
         group: The group.
         nbytes: Of each rank.
         number: Counts the allocations of the group.
-        memory: The segment.
+        mapping: The segment.
     """
 
-    def __init__(self, channel: ShmChannel, group: Group, nbytes: int, number: int, memory: mmap.mmap) -> None:
+    def __init__(self, channel: ShmChannel, group: Group, nbytes: int, number: int, mapping: Mapping) -> None:
         library = native()
         self.group = group
         self.nbytes = nbytes
         layout = library.hpn_symmetric_plan(group.size, group.rank, nbytes)
         self._part_bytes = layout.part_bytes
         self._first_part = layout.part_offset - layout.part_bytes * group.rank
-        view = ctypes.c_char.from_buffer(memory)
-        start = ctypes.addressof(view)
-        del view  # as long as it is there the memory cannot be unmapped
         #: Address of this rank's part.
-        self.address = start + layout.part_offset
-        self.native = library.hpn_symmetric_open(channel.group, number, start, nbytes)
+        self.address = mapping.address + layout.part_offset
+        self.native = library.hpn_symmetric_open(channel.group, number, mapping.address, nbytes)
         if not self.native:
             raise_last()
         channel.allocations.add(self)
         _allocations[self.address] = self
-        self._memory = weakref.ref(memory)
-        weakref.finalize(memory, self.close)
+        self._memory = weakref.ref(mapping.memory)
+        weakref.finalize(mapping.memory, self.close)
 
     def part(self, rank: int) -> Any:
         """Return the bytes of ``rank`` as a NumPy array."""
@@ -138,8 +121,8 @@ def empty(shape: int | Sequence[int], dtype: Any, group: Group | None = None) ->
     if len(set(arguments)) > 1:
         raise CommError(f"symmetric memory of group {group.name}: the ranks ask for different ones: {arguments}")
     number = channel.num_allocations = channel.num_allocations + 1
-    memory = _make_segment(channel, group, max(nbytes, 1), number)
-    allocation = Allocation(channel, group, max(nbytes, 1), number, memory)
+    mapping = _make_segment(channel, group, max(nbytes, 1), number)
+    allocation = Allocation(channel, group, max(nbytes, 1), number, mapping)
     return wrap(framework, allocation.part(group.rank)[:nbytes], dtype, shape)
 
 
