@@ -20,6 +20,9 @@ import psutil
 import pytest
 
 from hp_core import plugins
+from hp_core.launch.failure import Failure
+from hp_core.launch.processes import RankProcesses
+from hp_core.launch.spec import LaunchSpec
 
 Install = Callable[..., Path]
 
@@ -186,3 +189,39 @@ def _gone(pid: int, within_s: float = 5.0) -> bool:
 def gone() -> Callable[..., bool]:
     """Say whether a process ends in time: ``gone(pid, within_s=5.0)``; one that waits to be reaped has ended."""
     return _gone
+
+
+def _start_job(
+    folder: Path, source: str, *, num_ranks: int = 2, args: tuple[str, ...] = (), **options: object
+) -> RankProcesses:
+    script = folder / "job.py"
+    script.write_text(
+        "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\n" + textwrap.dedent(source)
+    )
+    spec = LaunchSpec(str(script), args, num_ranks, **options)  # type: ignore[arg-type]
+    return RankProcesses(spec, {rank: {"RANK": str(rank)} for rank in range(num_ranks)}, f"mark-{time.time_ns()}")
+
+
+@pytest.fixture
+def start_job(tmp_path: Path) -> Callable[..., RankProcesses]:
+    """Start a script on some ranks, without the launcher: ``start_job(source, num_ranks=2, args=(), …)``."""
+    return functools.partial(_start_job, tmp_path)
+
+
+def _finish_job(processes: RankProcesses, within_s: float = 30.0) -> dict[int, Failure]:
+    deadline = time.monotonic() + within_s
+    try:
+        while time.monotonic() < deadline:
+            failures = processes.poll()
+            if failures is not None:
+                return dict(failures)
+            time.sleep(0.02)
+        raise AssertionError("the job did not end")
+    finally:
+        processes.close()
+
+
+@pytest.fixture
+def finish_job() -> Callable[..., dict[int, Failure]]:
+    """Wait until a job ends and return its failures by rank: ``finish_job(processes, within_s=30.0)``."""
+    return _finish_job

@@ -14,34 +14,11 @@ from pathlib import Path
 import psutil
 
 from hp_core.launch.descendants import MARK, adopting_orphans, marked
-from hp_core.launch.failure import Failure
-from hp_core.launch.processes import RankProcesses
-from hp_core.launch.spec import LaunchSpec
 
 
-def start(tmp_path: Path, source: str, *, num_ranks: int = 2, args: tuple[str, ...] = (), **options) -> RankProcesses:
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\n" + textwrap.dedent(source)
-    )
-    spec = LaunchSpec(str(script), args, num_ranks, **options)
-    return RankProcesses(spec, {rank: {"RANK": str(rank)} for rank in range(num_ranks)}, f"mark-{time.time_ns()}")
-
-
-def finish(processes: RankProcesses, within_s: float = 30.0) -> dict[int, Failure]:
-    deadline = time.monotonic() + within_s
-    try:
-        while time.monotonic() < deadline:
-            failures = processes.poll()
-            if failures is not None:
-                return dict(failures)
-            time.sleep(0.02)
-        raise AssertionError("the job did not end")
-    finally:
-        processes.close()
-
-
-def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions_of_their_own(tmp_path, capfd, gone):
+def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions_of_their_own(
+    capfd, gone, start_job, finish_job
+):
     source = """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         plain = subprocess.Popen(["sleep", "600"])
@@ -54,8 +31,8 @@ def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions
     """
     begin = time.monotonic()
     with adopting_orphans():
-        processes = start(tmp_path, source)
-        failures = finish(processes)
+        processes = start_job(source)
+        failures = finish_job(processes)
     assert list(failures) == [1]
     assert time.monotonic() - begin < 10
     pids = [int(word) for word in capfd.readouterr().out.split() if word.isdigit() and len(word) > 1]
@@ -63,7 +40,9 @@ def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions
     assert [pid for pid in [*pids, *processes.pids.values()] if not gone(pid)] == []
 
 
-def test_nothing_survives_that_cleaned_its_environment_and_made_a_session_of_its_own(tmp_path, capfd, gone):
+def test_nothing_survives_that_cleaned_its_environment_and_made_a_session_of_its_own(
+    capfd, gone, start_job, finish_job
+):
     source = """
         path = {"PATH": os.environ["PATH"]}
         below = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], env=path, start_new_session=True)
@@ -86,7 +65,7 @@ def test_nothing_survives_that_cleaned_its_environment_and_made_a_session_of_its
             with adopting_orphans():
                 meanwhile = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
                 ours.append(meanwhile)
-                failures = finish(start(tmp_path, source, num_ranks=1, args=(ending,)))
+                failures = finish_job(start_job(source, num_ranks=1, args=(ending,)))
             assert time.monotonic() - begin < 20
             assert list(failures) == failed
             out = capfd.readouterr().out
@@ -100,7 +79,7 @@ def test_nothing_survives_that_cleaned_its_environment_and_made_a_session_of_its
             process.wait()
 
 
-def test_orphans_that_have_ended_are_reaped_while_the_job_runs(tmp_path, monkeypatch):
+def test_orphans_that_have_ended_are_reaped_while_the_job_runs(monkeypatch, start_job):
     monkeypatch.setattr("hp_core.launch.processes._REAP_S", 0.1)
     source = """
         for _ in range(5):
@@ -110,7 +89,7 @@ def test_orphans_that_have_ended_are_reaped_while_the_job_runs(tmp_path, monkeyp
     this = psutil.Process()
     most, deadline = 0, time.monotonic() + 30
     with adopting_orphans():
-        processes = start(tmp_path, source, num_ranks=1)
+        processes = start_job(source, num_ranks=1)
         before = {child.pid for child in this.children()}
         while time.monotonic() < deadline:
             adopted = {child.pid for child in this.children()} - before
@@ -123,7 +102,7 @@ def test_orphans_that_have_ended_are_reaped_while_the_job_runs(tmp_path, monkeyp
     assert not adopted
 
 
-def test_a_rank_that_is_stopped_is_ended_by_sigterm_like_the_others(tmp_path):
+def test_a_rank_that_is_stopped_is_ended_by_sigterm_like_the_others(tmp_path, start_job, finish_job):
     source = """
         def leave(number, frame):
             print("told to end")
@@ -140,8 +119,8 @@ def test_a_rank_that_is_stopped_is_ended_by_sigterm_like_the_others(tmp_path):
         os._exit(3)
     """
     begin = time.monotonic()
-    processes = start(tmp_path, source, args=(str(tmp_path / "stopped"),))
-    failures = finish(processes)
+    processes = start_job(source, args=(str(tmp_path / "stopped"),))
+    failures = finish_job(processes)
     assert list(failures) == [1]
     assert time.monotonic() - begin < 15
     assert processes._processes[0].returncode == 0  # it ran once more, and was not killed
@@ -186,11 +165,11 @@ def test_the_ranks_die_with_a_launcher_that_is_killed(tmp_path, gone):
     assert [pid for pid in pids if not gone(pid)] == []
 
 
-def test_nothing_is_left_in_files_or_descriptors(tmp_path):
+def test_nothing_is_left_in_files_or_descriptors(start_job, finish_job):
     before = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir()}
     open_before = len(os.listdir("/proc/self/fd"))
-    finish(start(tmp_path, "raise ValueError"))
-    finish(start(tmp_path, "pass"))
+    finish_job(start_job("raise ValueError"))
+    finish_job(start_job("pass"))
     assert len(os.listdir("/proc/self/fd")) <= open_before
     left = {path for folder in ("/tmp", "/dev/shm") for path in Path(folder).iterdir()} - before
     assert not [path for path in left if "hp" in path.name or "torchelastic" in path.name]

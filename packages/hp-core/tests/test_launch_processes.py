@@ -7,47 +7,22 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
 from hp_core.errors import CommError, ConfigError, LaunchError
 from hp_core.launch.failure import Failure, first_failure, from_exception, from_returncode, is_consequence
 from hp_core.launch.ports import free_port, port_is_free
-from hp_core.launch.processes import RankProcesses
 from hp_core.launch.report import failure_report
-from hp_core.launch.spec import LaunchSpec
 
 
-def start(tmp_path: Path, source: str, *, num_ranks: int = 2, args: tuple[str, ...] = (), **options) -> RankProcesses:
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\n" + textwrap.dedent(source)
-    )
-    spec = LaunchSpec(str(script), args, num_ranks, **options)
-    return RankProcesses(spec, {rank: {"RANK": str(rank)} for rank in range(num_ranks)}, f"mark-{time.time_ns()}")
-
-
-def finish(processes: RankProcesses, within_s: float = 30.0) -> dict[int, Failure]:
-    deadline = time.monotonic() + within_s
-    try:
-        while time.monotonic() < deadline:
-            failures = processes.poll()
-            if failures is not None:
-                return dict(failures)
-            time.sleep(0.02)
-        raise AssertionError("the job did not end")
-    finally:
-        processes.close()
-
-
-def test_lines_have_their_rank_in_front_and_the_last_partial_one_is_not_lost(tmp_path, capfd):
+def test_lines_have_their_rank_in_front_and_the_last_partial_one_is_not_lost(capfd, start_job, finish_job):
     source = """
         print(f"hello from {rank}", *sys.argv[1:])
         print("to stderr", file=sys.stderr)
         sys.stdout.write("no newline")
     """
-    assert finish(start(tmp_path, source, args=("--lr", "0.1"))) == {}
+    assert finish_job(start_job(source, args=("--lr", "0.1"))) == {}
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == [
         "[rank 0] hello from 0 --lr 0.1",
@@ -95,12 +70,14 @@ def test_lines_come_while_the_rank_runs_and_many_of_them_stay_whole(tmp_path):
         ]
 
 
-def test_the_console_rank_writes_without_a_prefix(tmp_path, capfd):
-    assert finish(start(tmp_path, "print(f'I am {rank}')", console_rank=0)) == {}
+def test_the_console_rank_writes_without_a_prefix(capfd, start_job, finish_job):
+    assert finish_job(start_job("print(f'I am {rank}')", console_rank=0)) == {}
     assert sorted(capfd.readouterr().out.splitlines()) == ["I am 0", "[rank 1] I am 1"]
 
 
-def test_a_script_runs_as_main_beside_its_own_modules_and_its_threads_outlive_its_last_line(tmp_path, capfd):
+def test_a_script_runs_as_main_beside_its_own_modules_and_its_threads_outlive_its_last_line(
+    tmp_path, capfd, start_job, finish_job
+):
     (tmp_path / "neighbour.py").write_text("NAME = 'neighbour'")
     source = """
         import threading
@@ -112,21 +89,21 @@ def test_a_script_runs_as_main_beside_its_own_modules_and_its_threads_outlive_it
 
         threading.Thread(target=later).start()
     """
-    assert finish(start(tmp_path, source, num_ranks=1)) == {}
+    assert finish_job(start_job(source, num_ranks=1)) == {}
     assert capfd.readouterr().out == "[rank 0] neighbour __main__ neighbour\n"
 
 
-def test_a_script_means_what_it_means_without_a_launcher(tmp_path, capfd):
+def test_a_script_means_what_it_means_without_a_launcher(capfd, start_job, finish_job):
     source = """
         def area(side: int) -> float: ...
         print(area.__annotations__ == {"side": int, "return": float}, os.path.isabs(__file__))
     """
-    assert finish(start(tmp_path, source, num_ranks=1)) == {}
+    assert finish_job(start_job(source, num_ranks=1)) == {}
     assert capfd.readouterr().out == "[rank 0] True True\n"
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "raise ValueError('of the child')"])
-def test_how_a_forked_child_ends_is_not_how_the_rank_ends(tmp_path, capfd, ending):
+def test_how_a_forked_child_ends_is_not_how_the_rank_ends(capfd, ending, start_job, finish_job):
     source = f"""
         if os.fork() == 0:
             {ending}
@@ -134,7 +111,7 @@ def test_how_a_forked_child_ends_is_not_how_the_rank_ends(tmp_path, capfd, endin
         time.sleep(4)  # longer than a rank that has failed is left alone
         print("the child ended with", status)
     """
-    assert finish(start(tmp_path, source, num_ranks=1)) == {}
+    assert finish_job(start_job(source, num_ranks=1)) == {}
     out, err = capfd.readouterr()
     assert out.startswith("[rank 0] the child ended with ")
     assert ("ValueError: of the child" in err) == ("raise" in ending)
@@ -158,7 +135,7 @@ def test_output_that_cannot_be_written_is_said_and_the_job_goes_on(tmp_path):
     assert "[rank 0] done" in done.stderr
 
 
-def test_a_rank_that_raises_takes_the_others_down_and_its_traceback_is_kept(tmp_path, gone):
+def test_a_rank_that_raises_takes_the_others_down_and_its_traceback_is_kept(gone, start_job, finish_job):
     source = """
         def broken():
             raise ValueError("boom")
@@ -168,9 +145,9 @@ def test_a_rank_that_raises_takes_the_others_down_and_its_traceback_is_kept(tmp_
         time.sleep(600)
     """
     begin = time.monotonic()
-    processes = start(tmp_path, source)
+    processes = start_job(source)
     pids = processes.pids
-    failures = finish(processes)
+    failures = finish_job(processes)
     assert time.monotonic() - begin < 10
     assert list(failures) == [1]  # the rank that we ended has not failed
     assert failures[1].summary == "ValueError: boom"
@@ -189,19 +166,19 @@ def test_a_rank_that_raises_takes_the_others_down_and_its_traceback_is_kept(tmp_
         ("os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV (signal 11)", 139),
     ],
 )
-def test_how_a_rank_ended_is_known(tmp_path, ending, summary, exit_code):
-    failures = finish(start(tmp_path, f"if rank == 0: {ending}\ntime.sleep(600)"))
+def test_how_a_rank_ended_is_known(ending, summary, exit_code, start_job, finish_job):
+    failures = finish_job(start_job(f"if rank == 0: {ending}\ntime.sleep(600)"))
     assert list(failures) == [0]
     assert failures[0].summary == summary
     assert failures[0].exit_code == exit_code
 
 
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "sys.exit()", "pass"])
-def test_ranks_that_end_well_are_no_failure(tmp_path, ending):
-    assert finish(start(tmp_path, ending)) == {}
+def test_ranks_that_end_well_are_no_failure(ending, start_job, finish_job):
+    assert finish_job(start_job(ending)) == {}
 
 
-def test_a_consequence_seen_before_its_cause_is_not_taken_for_it(tmp_path):
+def test_a_consequence_seen_before_its_cause_is_not_taken_for_it(start_job, finish_job):
     source = """
         from hp_core.errors import CommError
         if rank == 0:
@@ -209,12 +186,12 @@ def test_a_consequence_seen_before_its_cause_is_not_taken_for_it(tmp_path):
         time.sleep(1.0)
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    failures = finish(start(tmp_path, source))
+    failures = finish_job(start_job(source))
     assert failures[0].secondary
     assert first_failure(failures.values()).rank == 1
 
 
-def test_a_failed_rank_that_does_not_end_is_ended(tmp_path):
+def test_a_failed_rank_that_does_not_end_is_ended(start_job, finish_job):
     source = """
         import threading
         if rank == 0:
@@ -223,7 +200,7 @@ def test_a_failed_rank_that_does_not_end_is_ended(tmp_path):
         time.sleep(600)
     """
     begin = time.monotonic()
-    failures = finish(start(tmp_path, source))
+    failures = finish_job(start_job(source))
     assert time.monotonic() - begin < 10
     assert failures[0].summary == "ValueError: with a thread that stays"
 
@@ -238,26 +215,28 @@ def test_a_failed_rank_that_does_not_end_is_ended(tmp_path):
         ("os.closerange(3, 64)", "raise ValueError('boom')", "ended with exit code 1"),
     ],
 )
-def test_a_rank_that_closes_what_it_was_given_still_says_how_it_failed(tmp_path, capfd, closing, ending, summary):
-    failures = finish(start(tmp_path, f"{closing}\n{ending}", num_ranks=1))
+def test_a_rank_that_closes_what_it_was_given_still_says_how_it_failed(
+    capfd, closing, ending, summary, start_job, finish_job
+):
+    failures = finish_job(start_job(f"{closing}\n{ending}", num_ranks=1))
     assert failures[0].summary == summary
     assert failures[0].exit_code == 1
     if "closerange" in closing:
         assert "[rank 0] ValueError: boom\n" in capfd.readouterr().err
 
 
-def test_the_launcher_never_writes_into_a_file_that_got_its_descriptor(tmp_path):
+def test_the_launcher_never_writes_into_a_file_that_got_its_descriptor(tmp_path, start_job, finish_job):
     source = """
         os.closerange(3, 64)
         files = [open(f"{sys.argv[1]}{number}", "w") for number in range(8)]
         raise ValueError("boom")
     """
-    finish(start(tmp_path, source, num_ranks=1, args=(str(tmp_path / "precious"),)))
+    finish_job(start_job(source, num_ranks=1, args=(str(tmp_path / "precious"),)))
     assert [path.stat().st_size for path in tmp_path.glob("precious*")] == [0] * 8
 
 
 def test_ranks_that_the_system_does_not_start_are_an_error_for_users_and_those_started_are_ended(
-    tmp_path, monkeypatch, gone
+    monkeypatch, gone, start_job
 ):
     started = []
 
@@ -271,13 +250,13 @@ def test_ranks_that_the_system_does_not_start_are_an_error_for_users_and_those_s
 
     monkeypatch.setattr(subprocess, "Popen", Scarce)
     with pytest.raises(LaunchError, match=r"only 2 of this host's 4 ranks could be started: .*Too many open files"):
-        start(tmp_path, "time.sleep(600)", num_ranks=4)
+        start_job("time.sleep(600)", num_ranks=4)
     assert len(started) == 2
     assert all(gone(pid) for pid in started)
 
 
-def test_standard_input_is_empty(tmp_path, capfd):
-    assert finish(start(tmp_path, "print(repr(sys.stdin.read()))", num_ranks=1)) == {}
+def test_standard_input_is_empty(capfd, start_job, finish_job):
+    assert finish_job(start_job("print(repr(sys.stdin.read()))", num_ranks=1)) == {}
     assert capfd.readouterr().out == "[rank 0] ''\n"
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -53,6 +54,21 @@ def tiny_run(tmp_path: Path, text_folder: Path, tiny_llama: dict[str, Any]) -> d
         "eval": {"batches": 4},
         "launch": {"timeout_s": 60.0, "threads": 1},
     }
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> Callable[..., Path]:
+    """Write a run folder as a run leaves it: ``write_run(info, lines of metrics, configuration)``."""
+
+    def write(info: dict[str, Any], lines: list[dict[str, Any]], config: str) -> Path:
+        folder = tmp_path / "runs" / "demo"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps(info), encoding="utf-8")
+        (folder / "config.yaml").write_text(config, encoding="utf-8")
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        return folder
+
+    return write
 
 
 @pytest.fixture

@@ -113,18 +113,13 @@ MakeRun = Callable[..., Path]
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+def make_run(write_run: Callable[..., Path]) -> MakeRun:
     """Write a run folder: ``lines`` of metrics, changes to ``run.json``, a configuration."""
 
     def make(
         lines: list[dict[str, Any]], config: str = "run:\n  seed: 42\ntrain:\n  lr: 0.0003\n", **info: Any
     ) -> Path:
-        folder = tmp_path / "runs" / "demo"
-        folder.mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps({**INFO, **info}), encoding="utf-8")
-        (folder / "config.yaml").write_text(config, encoding="utf-8")
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        return folder
+        return write_run({**INFO, **info}, lines, config)
 
     return make
 

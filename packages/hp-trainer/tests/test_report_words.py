@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import html as html_text
-import json
 import os
 import re
 from collections.abc import Callable
@@ -30,16 +29,11 @@ MakeRun = Callable[..., Path]
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+def make_run(write_run: Callable[..., Path]) -> MakeRun:
     """Write a run folder: lines of metrics, a configuration, changes to ``run.json``."""
 
     def make(lines: list[dict[str, Any]], config: str = "train:\n  lr: 0.0003\n", **info: Any) -> Path:
-        folder = tmp_path / "runs" / "demo"
-        folder.mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps({**INFO, **info}), encoding="utf-8")
-        (folder / "config.yaml").write_text(config, encoding="utf-8")
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        return folder
+        return write_run({**INFO, **info}, lines, config)
 
     return make
 
