@@ -23,7 +23,7 @@ def test_nothing_survives_not_those_that_ignore_sigterm_nor_children_in_sessions
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         plain = subprocess.Popen(["sleep", "600"])
         apart = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], start_new_session=True)
-        print(plain.pid, apart.pid)
+        os.write(1, b"%d %d\\n" % (plain.pid, apart.pid))  # at once: others write meanwhile
         if rank == 1:
             time.sleep(0.5)
             raise ValueError("boom")
@@ -49,11 +49,11 @@ def test_nothing_survives_that_cleaned_its_environment_and_made_a_session_of_its
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
-                print(os.getpid(), flush=True)
+                os.write(1, b"%d\\n" % os.getpid())
                 os.execve("/bin/sleep", ["sleep", "600"], {})
             os._exit(0)
         os.wait()
-        print(below.pid)
+        os.write(1, b"%d\\n" % below.pid)
         subprocess.Popen(["yes"], env=path, start_new_session=True, stdout=sys.stderr)  # it never stops printing
         if sys.argv[1] == "fail":
             os._exit(3)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -133,6 +134,26 @@ def test_a_signal_is_raised_once_and_again_where_it_is_asked_for():
     with pytest.raises(EndedBySignal) as raised:
         signals.raise_if_any()
     assert raised.value.number == 15
+
+
+@pytest.mark.parametrize(("numbers", "arrived"), [([2], "the end"), ([15, 2], "the first"), ([], "the end")])
+def test_a_signal_that_is_held_is_raised_at_the_end_and_a_second_one_at_once(numbers, arrived):
+    signals = StopSignals()
+    at = "the start"
+
+    def hold() -> None:
+        nonlocal at
+        with signals.held():
+            for number in numbers:
+                signals.handle(number, None)
+                at = "the first"
+            at = "the end"
+
+    with pytest.raises(EndedBySignal) if numbers else contextlib.nullcontext() as raised:
+        hold()
+    assert at == arrived
+    if raised:
+        assert raised.value.number == numbers[0]
 
 
 def test_a_hangup_that_nohup_ignores_stays_ignored():

@@ -42,8 +42,8 @@ def launch(spec: LaunchSpec) -> int:
         agent: Agent | None = None
         try:
             spec = _share_cores(spec)
-            agent = _new_agent(spec, signals)
-            signals.raise_if_any()  # importing torch runs code that swallows whatever is raised
+            with signals.held():  # it imports torch
+                agent = _new_agent(spec, signals)
             agent.run()
             agent.close()
             return _say_how_it_went(agent)

@@ -31,24 +31,40 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.came: int | None = None
+        self._held = False
 
     def is_ending(self) -> bool:
         """Whether one has come: from then on nothing may wait without a limit."""
         return self.came is not None
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within it the first signal is only remembered, and raised at the end; a second one is raised at once.
+
+        For imports: their callbacks and finalizers print and swallow whatever is raised in them.
+        """
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        self.raise_if_any()
+
     def raise_if_any(self) -> None:
-        """Raise `EndedBySignal` again: imports, finalizers and callbacks swallow what is raised in them."""
+        """Raise `EndedBySignal` again where the first one may have been swallowed, as by a finalizer."""
         if self.came is not None:
             raise EndedBySignal(self.came)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal, as a Python handler does. Those after the first change nothing.
+        """Take a signal, as a Python handler does. Those after one that was raised change nothing.
 
         They are not set to be ignored: one that is on its way meanwhile would be reported as an error by Python.
         """
-        if self.came is None:  # ending the ranks takes seconds at most: it is not to be interrupted
+        first = self.came is None
+        if self.came is None:
             self.came = number
-            raise EndedBySignal(number)
+        if first != self._held:  # not held: the first, as ending the ranks is not to be interrupted; held: the next
+            raise EndedBySignal(self.came)
 
 
 @contextlib.contextmanager
