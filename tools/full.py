@@ -40,6 +40,7 @@ class Part:
 
 
 FAULTS = ("comm_failures", "comm_startup", "launch", "launch_descendants", "launch_processes", "launch_signals")
+BENCHES = sorted(path for path in (ROOT / "bench").glob("*.py") if path.name != "harness.py")
 
 PARTS = {
     "conformance": Part(
@@ -68,7 +69,12 @@ PARTS = {
     "repeatability": Part(
         "two fine-tunings of SmolLM2-135M on 2 ranks end with the same bits", [sys.executable, "tools/repeatability.py"]
     ),
-    "bench": Part("every figure, with more repetitions", [sys.executable, "noxfile.py", "-s", "bench", "--", "--full"]),
+    **{
+        f"bench-{script.stem}": Part(
+            f"the figures of bench/{script.name}, often repeated", [sys.executable, f"bench/{script.name}", "--full"]
+        )
+        for script in BENCHES
+    },
     "fresh": Part("the README's two commands in an empty clone", [sys.executable, "noxfile.py", "-s", "fresh"]),
 }
 
