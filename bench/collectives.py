@@ -7,11 +7,14 @@ Both sides run in the same processes, alternately, with a barrier around each tu
 turns of the slowest rank's time for a call. The peer is torch.distributed as its users call it. Sizes are those of
 the whole tensor of a rank: what goes in, or for all_gather what comes out. `ours` and `peer` are microseconds, and the
 goal is that of their ratio (0.05: twenty times as fast). The memcpy bound is each rank copying the tensor at once.
+A turn is as many calls as take about 20 ms: of a few calls one would see how the ranks begin, not how they go on.
+Where deepspeed can be imported, its shared-memory all-reduce is a further peer.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -20,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness import Row, compare, medians, report
 
@@ -42,10 +45,13 @@ GOALS = {
     (4, "reduce_scatter", 64 * MB): 8,
     (4, "all_to_all", 64 * MB): 1.8,
 }
+#: The same against DeepSpeed, 2 ranks.
+DEEPSPEED_GOALS = {MB: 1.0, 64 * MB: 1.8}
 #: Symmetric all-reduce over the memcpy bound, at most.
 BOUND = 2.0
-#: Calls a turn, by bytes: enough that a turn is some milliseconds.
-CALLS = {KB: 300, MB: 10, 64 * MB: 1}
+SIZES = (KB, MB, 64 * MB)
+#: How long a turn is to take.
+TURN_S = 0.02
 
 
 def main() -> int:
@@ -86,14 +92,19 @@ def rank(turns: int) -> None:
     dist.init_process_group("gloo")
     comm.init_backend("cpu", backend="shm")
     size = comm.world_size()
+    deepspeed = deepspeed_all_reduce()
     rows = []
-    for nbytes in CALLS:
+    for nbytes in SIZES:
+        unit = f"{nbytes // MB} MB" if nbytes >= MB else f"{nbytes // KB} KB"
         for name, (ours, peer) in sides(nbytes, size).items():
-            goal = GOALS.get((size, name, nbytes))
-            middle = timed({"ours": ours, "peer": peer}, turns, CALLS[nbytes])
-            unit = f"{nbytes // MB} MB" if nbytes >= MB else f"{nbytes // KB} KB"
             case = f"{size} ranks, {name} {unit}, us"
-            rows.append(compare(case, middle["ours"], middle["peer"], goal=None if goal is None else 1 / goal))
+            rows.append(faster(case, ours, peer, GOALS.get((size, name, nbytes)), turns))
+        if deepspeed is not None:
+            mine, theirs = torch.ones(nbytes // 4), torch.ones(nbytes // 4)
+            # A sum, which is all that it has: of zeros, which stay zeros.
+            ours, peer = functools.partial(comm.all_reduce, mine.zero_()), functools.partial(deepspeed, theirs.zero_())
+            goal = DEEPSPEED_GOALS.get(nbytes) if size == 2 else None
+            rows.append(faster(f"{size} ranks, all_reduce {unit} / DeepSpeed, us", ours, peer, goal, turns))
     source, target = torch.ones(16 * MB), torch.empty(16 * MB)
     flat = hp_native.empty(16 * MB, torch.float32)
     flat.fill_(1.0)
@@ -101,7 +112,7 @@ def rank(turns: int) -> None:
     def symmetric() -> None:
         comm.all_reduce(flat, "max")
 
-    middle = timed({"copy": lambda: target.copy_(source), "symmetric": symmetric}, turns, 1)
+    middle = timed({"copy": lambda: target.copy_(source), "symmetric": symmetric}, turns)
     case = f"{size} ranks, symmetric all_reduce 64 MB / memcpy bound, us"
     rows.append(compare(case, middle["symmetric"], middle["copy"], goal=BOUND if size == 2 else None))
     if comm.rank() == 0:
@@ -159,23 +170,66 @@ def sides(nbytes: int, size: int) -> dict[str, tuple[Callable[[], object], Calla
     return found
 
 
-def timed(sides: dict[str, Callable[[], object]], turns: int, calls: int) -> dict[str, float]:
-    """Return each side's median over ``turns`` of the slowest rank's microseconds for a call."""
+def faster(case: str, ours: Callable[[], object], peer: Callable[[], object], goal: float | None, turns: int) -> Row:
+    """Return the row of a case where ours is to be ``goal`` times as fast as the peer."""
+    middle = timed({"ours": ours, "peer": peer}, turns)
+    return compare(case, middle["ours"], middle["peer"], goal=None if goal is None else 1 / goal)
+
+
+def deepspeed_all_reduce() -> Callable[[Any], object] | None:
+    """Return DeepSpeed's all-reduce in shared memory, in place; None where it is not there."""
+    import torch
+
     import hp_core.comm as comm
 
+    os.environ["LOCAL_SIZE"] = str(comm.world_size())  # what its library goes by
+    found: Any = None
+    try:
+        from deepspeed.ops.op_builder import ShareMemCommBuilder
+
+        found = ShareMemCommBuilder().load()
+        found.initialize(comm.world_size(), comm.rank())
+    except Exception as error:
+        # ImportError, or whatever compiling its extension raises.
+        if comm.rank() == 0:
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            print(f"DeepSpeed's all-reduce is not measured: {reason}", file=sys.stderr)
+    if not all(comm.all_gather_object(found is not None)):
+        return None
+    return cast("Callable[[Any], object]", torch.ops.deepspeed.inference_all_reduce_)
+
+
+def timed(sides: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+    """Return each side's median over ``turns`` of the slowest rank's microseconds for a call."""
+    calls = {name: calls_a_turn(run) for name, run in sides.items()}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(turns + 1):
         for name in list(sides) if turn % 2 else list(sides)[::-1]:
-            run = sides[name]
-            comm.barrier()
-            start = time.perf_counter()
-            for _ in range(calls):
-                run()
-            took = time.perf_counter() - start
-            slowest = max(comm.all_gather_object(took))
+            took = slowest_s(sides[name], calls[name])
             if turn:  # the first warms up
-                times[name].append(slowest / calls * 1e6)
+                times[name].append(took / calls[name] * 1e6)
     return medians(times)
+
+
+def calls_a_turn(run: Callable[[], object]) -> int:
+    """Return how many calls take about `TURN_S`; the same on all ranks."""
+    calls = 1
+    slowest_s(run, calls)
+    while (took := slowest_s(run, calls)) < TURN_S / 2 and calls < 20_000:
+        calls = min(calls * 10, max(calls + 1, int(calls * TURN_S / took)))
+    return calls
+
+
+def slowest_s(run: Callable[[], object], calls: int) -> float:
+    """Return the seconds that the slowest rank takes for ``calls`` calls, begun together."""
+    import hp_core.comm as comm
+
+    comm.barrier()
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    took = time.perf_counter() - start
+    return max(comm.all_gather_object(took))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,8 @@ protected:
     }
     const Place& source() const { return source_; }
     const Place& target() const { return target_; }
+    // Copy into a slot.
+    void publish(void* to, const void* from, uint64_t bytes) { group().publisher().copy(to, from, bytes); }
     bool streams(uint64_t bytes) const { return bytes >= kStreamBytes; }
 
 private:

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cores.h"
 #include "error.h"
 
 namespace hpn {
@@ -58,6 +59,25 @@ Domain::~Domain() {
     for (int fd : pidfds_) {
         if (fd >= 0) ::close(fd);
     }
+}
+
+void Domain::here() { lines_[me_].core.store(current_core() + 1, std::memory_order_relaxed); }
+
+void Domain::keep_apart(int64_t now_ns) {
+    constexpr int64_t interval_ns = 1'000'000;
+    int64_t last = apart_ns_.load(std::memory_order_relaxed);
+    if (oversubscribed_ || now_ns - last < interval_ns) return;
+    if (!apart_ns_.compare_exchange_strong(last, now_ns, std::memory_order_relaxed)) return;
+    int own = current_core();
+    bool shared = false;
+    std::vector<int> taken;
+    for (int index = 0; index < num_processes_; ++index) {
+        if (index == me_) continue;
+        int core = lines_[index].core.load(std::memory_order_relaxed) - 1;
+        if (core >= 0) taken.push_back(core);
+        shared |= core >= 0 && core == own;
+    }
+    if (shared && move_off(taken) >= 0) here();
 }
 
 void Domain::ring(int index) {

@@ -22,6 +22,14 @@ public:
     int num_processes() const { return num_processes_; }
     bool oversubscribed() const { return oversubscribed_; }
 
+    // [Note: Stacked ranks] Schedulers put a rank that was woken on the core of the one that woke it, and may leave it there
+    // while another core is idle: each then spins through the other's time, and a call takes a hundred times as long.
+    // So each says on which core it works, and one that waits for long on the core of another moves off.
+    void here();
+    // Move the calling thread if another process was last seen on its core. At most once a millisecond: what was seen
+    // may be old, and moving costs some microseconds. Does nothing where there are more processes than cores.
+    void keep_apart(int64_t now_ns);
+
     // Wake process `index` if it sleeps. Whatever was published before is seen by it.
     void ring(int index);
     void ring_all();
@@ -55,6 +63,7 @@ private:
     int me_;
     std::vector<int> pidfds_;
     bool oversubscribed_;
+    std::atomic<int64_t> apart_ns_{0};  // when it was last asked
 };
 
 }  // namespace hpn

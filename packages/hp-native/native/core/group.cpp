@@ -2,7 +2,6 @@
 #include "group.h"
 
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,12 +13,6 @@
 #include "lanes.h"
 
 namespace hpn {
-
-int64_t now_ns() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 Group::Group(Domain& domain, void* memory, int fd, int rank, std::vector<int> processes, size_t slot_bytes)
     : domain_(domain),
@@ -65,6 +58,7 @@ void Group::post(uint64_t step, uint64_t signature) {
     RankLine& line = lines_[rank_];
     line.signature[step % kDepth].store(signature, std::memory_order_relaxed);
     line.posted.store(step + 1, std::memory_order_release);
+    domain_.here();
     ring_others();
 }
 
@@ -269,6 +263,7 @@ void Group::look_around() {
 // Spinning is fastest where every rank has a core of its own; where they share, the one that is waited for needs ours.
 constexpr int64_t kSpinNs = 30'000;
 constexpr int64_t kYieldNs = 60'000;
+constexpr int64_t kApartNs = 20'000;      // of waiting, after which it is asked whether ranks share a core
 constexpr int64_t kSliceNs = 50'000'000;  // of a sleep: how soon a death is seen that nobody rings for
 
 bool Group::spin(Operation& op, int64_t until_ns) {
@@ -289,6 +284,7 @@ bool Group::spin(Operation& op, int64_t until_ns) {
             continue;
         }
         int64_t now = now_ns();
+        if (now - started > kApartNs) domain_.keep_apart(now);
         if (now < spin_until) continue;
         if (now >= yield_until) return false;
         sched_yield();

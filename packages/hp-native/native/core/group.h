@@ -11,9 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "clock.h"
 #include "domain.h"
 #include "layout.h"
 #include "operation.h"
+#include "publish.h"
 
 namespace hpn {
 
@@ -42,6 +44,7 @@ public:
     char* memory() { return memory_; }
     int fd() const { return fd_; }
     Lanes& lanes() { return *lanes_; }
+    Publisher& publisher() { return publisher_; }  // of the driver
     void set_engine(Engine* engine) { engine_ = engine; }
 
     // ---- steps; called by the operation that is being driven ----
@@ -105,6 +108,7 @@ private:
     int rank_;
     std::vector<int> processes_;
     std::unique_ptr<Lanes> lanes_;
+    Publisher publisher_;
     Engine* engine_ = nullptr;
 
     // Of the driver.
@@ -123,8 +127,5 @@ private:
     std::atomic<int> broken_{0};
     std::string why_broken_;  // written once, before `broken_`
 };
-
-// Nanoseconds of the monotonic clock.
-int64_t now_ns();
 
 }  // namespace hpn

@@ -175,7 +175,7 @@ void reduce_range_average(char* out, const void* const* sources, int num_sources
 // Second destinations and non-temporal stores: block by block through the first level cache, so that the loops above
 // exist once and not once for every combination of destinations and their alignments.
 void reduce_blocks(RangeFn range, std::size_t element_bytes, char* dst, char* dst2, const void* const* sources,
-                   int num_sources, std::size_t bytes, bool stream) {
+                   int num_sources, std::size_t bytes, Stream stream) {
     constexpr std::size_t block = 4096;
     alignas(line) char scratch[block];
     // The first block is shorter where that makes all later ones begin at a line.
@@ -183,19 +183,23 @@ void reduce_blocks(RangeFn range, std::size_t element_bytes, char* dst, char* ds
     std::size_t length = past_line % element_bytes == 0 ? block - past_line : block;
     for (std::size_t offset = 0; offset < bytes; offset += length, length = block) {
         if (length > bytes - offset) length = bytes - offset;
-        char* const out = stream ? scratch : dst + offset;
+        char* const out = stream == Stream::both ? scratch : dst + offset;
         range(out, sources, num_sources, offset, length);
-        if (stream) stream_range(dst + offset, out, length);
-        if (stream && dst2 != nullptr) stream_range(dst2 + offset, out, length);
-        if (!stream && dst2 != nullptr) std::memcpy(dst2 + offset, out, length);
+        if (stream == Stream::both) stream_range(dst + offset, out, length);
+        if (dst2 == nullptr) continue;
+        if (stream == Stream::none) {
+            std::memcpy(dst2 + offset, out, length);
+        } else {
+            stream_range(dst2 + offset, out, length);
+        }
     }
-    if (stream) stream_end();
+    if (stream != Stream::none) stream_end();
 }
 
 template <RangeFn range, std::size_t element_bytes>
-void reduce(void* dst, void* dst2, const void* const* sources, int num_sources, std::size_t count, bool stream) {
+void reduce(void* dst, void* dst2, const void* const* sources, int num_sources, std::size_t count, Stream stream) {
     const std::size_t bytes = count * element_bytes;
-    if (stream || dst2 != nullptr) {
+    if (stream == Stream::both || dst2 != nullptr) {
         reduce_blocks(range, element_bytes, static_cast<char*>(dst), static_cast<char*>(dst2), sources, num_sources,
                       bytes, stream);
     } else {

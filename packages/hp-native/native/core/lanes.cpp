@@ -160,7 +160,7 @@ bool Lanes::move_sends(int to) {
         Fragment next = fragment(group_.rank(), to, peer.sent);
         uint64_t bytes = std::min<uint64_t>(part.message.bytes - part.moved, kFragmentBytes);
         next.note = {part.message.tag, part.message.bytes, bytes, part.moved == 0 ? 1u : 0u};
-        copy(next.data, part.message.data + part.moved, bytes, false);
+        group_.publisher().copy(next.data, part.message.data + part.moved, bytes);
         part.moved += bytes;
         lane.sent.store(++peer.sent, std::memory_order_release);
         group_.domain().ring(group_.process(to));

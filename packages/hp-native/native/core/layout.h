@@ -22,6 +22,7 @@ struct alignas(kOwnerAlign) ProcessLine {
     std::atomic<uint32_t> bell;      // a futex: rung (counted up) when something that this process may wait for is there
     std::atomic<uint32_t> sleepers;  // its threads that sleep on the bell, or are about to
     std::atomic<int32_t> pid;
+    std::atomic<int32_t> core;  // 1 + where it was when it last did something, 0: not known
 };
 
 struct alignas(kOwnerAlign) DomainHeader {

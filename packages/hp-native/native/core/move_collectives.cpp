@@ -31,7 +31,7 @@ protected:
     void fill(uint64_t index) override {
         size_t me = static_cast<size_t>(group().rank());
         Slice part = slice(index, width_, sizes_[me]);
-        copy(group().slot(group().rank(), first_step() + index), input_ + part.begin, part.length, false);
+        publish(group().slot(group().rank(), first_step() + index), input_ + part.begin, part.length);
         char* own = output_ + offsets_[me];
         if (own != input_) copy(own + part.begin, input_ + part.begin, part.length, stream_);
     }
@@ -128,7 +128,7 @@ protected:
             if (rank == group().rank()) {
                 copy(output_ + receive_offsets_[other] + part.begin, from, part.length, stream_);
             } else {
-                copy(slot + width_ * other, from, part.length, false);
+                publish(slot + width_ * other, from, part.length);
             }
         }
     }
@@ -216,7 +216,7 @@ protected:
     void fill(uint64_t index) override {
         if (group().rank() != root_) return;
         Slice part = slice(index, width_, bytes_);
-        copy(group().slot(root_, first_step() + index), data_ + part.begin, part.length, false);
+        publish(group().slot(root_, first_step() + index), data_ + part.begin, part.length);
     }
 
     void collect(uint64_t index) override {

@@ -21,11 +21,14 @@ inline constexpr int num_ops = 8;
 /// Bytes of one element; 0 for a value outside the enumeration.
 std::size_t size_of(Dtype dtype) noexcept;
 
+/// Which stores of a reduction go past the caches: of big results that nobody reads soon, or that others read.
+enum class Stream : std::uint8_t { none = 0, second, both };
+
 /// dst[i] = sources[0][i] op sources[1][i] op … for i < count.
 ///
 /// dst2: a second destination that gets the same, or null. dst and dst2 may each be equal to a source; otherwise no
-/// two ranges overlap. num_sources >= 1. Pointers are aligned to the element's size. stream: stores go past the
-/// caches (big results that nobody reads soon) and are visible to other processors in program order at return.
+/// two ranges overlap. num_sources >= 1. Pointers are aligned to the element's size. stream: which of the destinations
+/// is stored past the caches; all stores are visible to other processors in program order at return.
 ///
 /// - ints wrap around; sum, product, min, max and the bit operations.
 /// - f16 and bf16 sum, avg and product accumulate in float32 over all sources and round once (to nearest even).
@@ -34,13 +37,13 @@ std::size_t size_of(Dtype dtype) noexcept;
 /// - a NaN in a result is always the positive quiet NaN without payload (0x7fc00000 and its like), whichever went in.
 /// - boolean: bytes, non-zero is true, results are 0 or 1. sum, max, bor = or; product, min, band = and; bxor = parity.
 using ReduceFn = void (*)(void* dst, void* dst2, const void* const* sources, int num_sources, std::size_t count,
-                          bool stream);
+                          Stream stream);
 
 /// The function for a dtype and op, or null where the op is not defined (avg of ints and booleans, bit operations of
 /// floats).
 ReduceFn reduce_fn(Dtype dtype, Op op) noexcept;
 
-/// Copies bytes from src to dst, which do not overlap (or are equal). stream: as in ReduceFn.
+/// Copies bytes from src to dst, which do not overlap (or are equal). stream: stores go past the caches, as in ReduceFn.
 void copy(void* dst, const void* src, std::size_t bytes, bool stream) noexcept;
 
 /// The instruction set chosen at first use: "avx512", "avx2", "neon" or "generic". The environment variable

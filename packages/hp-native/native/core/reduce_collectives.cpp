@@ -28,14 +28,14 @@ public:
           sources_(static_cast<size_t>(group.size())) {}
 
 protected:
-    void fill(uint64_t) override { copy(group().slot(group().rank(), first_step()), data_, bytes_, false); }
+    void fill(uint64_t) override { publish(group().slot(group().rank(), first_step()), data_, bytes_); }
 
     void collect(uint64_t) override {
         if (count_ == 0) return;
         for (int rank = 0; rank < group().size(); ++rank) {
             sources_[static_cast<size_t>(rank)] = rank == group().rank() ? data_ : group().slot(rank, first_step());
         }
-        fn_(data_, nullptr, sources_.data(), group().size(), count_, false);
+        fn_(data_, nullptr, sources_.data(), group().size(), count_, Stream::none);
     }
 
 private:
@@ -71,8 +71,8 @@ protected:
         for (int rank = 0; rank < group().size(); ++rank) {
             if (rank == group().rank()) continue;
             Slice part = piece(index, rank);
-            copy(slot + group().layout().piece_bytes * static_cast<size_t>(rank), data_ + part.begin * item_,
-                 part.length * item_, false);
+            publish(slot + group().layout().piece_bytes * static_cast<size_t>(rank), data_ + part.begin * item_,
+                    part.length * item_);
         }
     }
 
@@ -86,7 +86,8 @@ protected:
             sources_[static_cast<size_t>(rank)] =
                 rank == me ? own : group().slot(rank, first_step() + index) + offset;
         }
-        fn_(own, group().result_slot(me, first_step() + index), sources_.data(), group().size(), part.length, false);
+        fn_(own, group().result_slot(me, first_step() + index), sources_.data(), group().size(), part.length,
+            group().publisher().of_second(part.length * item_));
     }
 
     void collect(uint64_t index) override {
@@ -111,7 +112,7 @@ protected:
         char* first = source().at(me) + offset;
         int next = (me + 1) % group().size();
         fn_(first, group().size() > 1 ? source().at(next) + offset : nullptr, sources_.data(), group().size(),
-            now.length, false);
+            now.length, Stream::none);
         for (int rank = 0; rank < group().size(); ++rank) {
             if (rank != me && rank != next) copy(source().at(rank) + offset, first, now.length * item_, false);
         }
@@ -146,7 +147,7 @@ public:
           fn_(checked_reduce_fn(dtype, op)),
           sources_(counts_.size()),
           piece_(group.layout().piece_bytes / item_) {
-        stream_ = streams(counts_[static_cast<size_t>(group.rank())] * item_);
+        if (streams(counts_[static_cast<size_t>(group.rank())] * item_)) stream_ = Stream::both;
         set_num_steps(ceil_div(*std::max_element(counts_.begin(), counts_.end()), piece_));
         set_places(place, {});
     }
@@ -158,8 +159,8 @@ protected:
             if (rank == group().rank()) continue;
             size_t other = static_cast<size_t>(rank);
             Slice part = slice(index, piece_, counts_[other]);
-            copy(slot + group().layout().piece_bytes * other, input_ + (offsets_[other] + part.begin) * item_,
-                 part.length * item_, false);
+            publish(slot + group().layout().piece_bytes * other, input_ + (offsets_[other] + part.begin) * item_,
+                    part.length * item_);
         }
     }
 
@@ -200,7 +201,7 @@ private:
     ReduceFn fn_;
     std::vector<const void*> sources_;
     uint64_t piece_;
-    bool stream_ = false;
+    Stream stream_ = Stream::none;
     uint64_t direct_index_ = 0;
 };
 

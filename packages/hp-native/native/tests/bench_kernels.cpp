@@ -70,7 +70,8 @@ int main(int argc, char** argv) {
                                 char* second = nullptr) {
         const hpn::ReduceFn function = hpn::reduce_fn(dtype, op);
         const std::size_t count = bytes / hpn::size_of(dtype);
-        const auto call = [&] { function(out, second, sources.data(), num_sources, count, stream); };
+        const hpn::Stream stores = stream ? hpn::Stream::both : hpn::Stream::none;
+        const auto call = [&] { function(out, second, sources.data(), num_sources, count, stores); };
         return double(bytes) * (num_sources + (second == nullptr ? 1 : 2)) / best_s(call, bytes) * 1e-9;
     };
     std::printf("isa %s; GB/s\n%8s %22s | %52s\n%8s %7s %7s %7s | %7s %7s %7s %7s %7s %7s %7s %7s | %7s %7s %7s %7s\n",

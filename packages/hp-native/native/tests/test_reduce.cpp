@@ -71,12 +71,12 @@ struct Case {
     Op op;
     std::size_t num_sources, count, offset;
     int alias, alias2;  // the source that dst and dst2 are, or -1: their own memory; -2: there is no dst2
-    bool stream;
+    hpn::Stream stream;
 
     std::string text() const {
         return isa + " dtype " + std::to_string(int(dtype)) + " op " + std::to_string(int(op)) + " sources " +
                std::to_string(num_sources) + " count " + std::to_string(count) + " offset " + std::to_string(offset) +
-               " dst " + std::to_string(alias) + " dst2 " + std::to_string(alias2) + (stream ? " stream" : "");
+               " dst " + std::to_string(alias) + " dst2 " + std::to_string(alias2) + " stream " + std::to_string(int(stream));
     }
 };
 
@@ -148,7 +148,7 @@ void test_arrangements(Dtype dtype, std::size_t num_sources) {
                     for (int alias = -1; alias < static_cast<int>(num_sources); ++alias) {
                         const int other = static_cast<int>((static_cast<std::size_t>(alias + 1)) % num_sources);
                         for (const int alias2 : {-2, -1, other == alias ? -1 : other}) {
-                            for (const bool stream : {false, true}) {
+                            for (const auto stream : {hpn::Stream::none, hpn::Stream::second, hpn::Stream::both}) {
                                 const Case c{isas[t], dtype, Op(op), num_sources, count,
                                              offsets[o], alias, alias2, stream};
                                 run_case(c, function, values, sources, own, own2, wanted[static_cast<std::size_t>(op)]);
@@ -189,7 +189,7 @@ void test_every_16_bit_pattern() {
             for (const Op op : {Op::sum, Op::avg, Op::min, Op::max, Op::product}) {
                 Bytes out(all.size());
                 const void* source = all.data();
-                tables[t]->reduce[int(dtype)][int(op)](out.data(), nullptr, &source, 1, 65536, false);
+                tables[t]->reduce[int(dtype)][int(op)](out.data(), nullptr, &source, 1, 65536, hpn::Stream::none);
                 for (std::size_t i = 0; i < 65536; ++i) {
                     const auto code = static_cast<std::uint16_t>(i);
                     const bool nan = (code & 0x7fff) > format.infinity;
@@ -221,7 +221,8 @@ void test_many_sources_and_any_chunking() {
                         const std::size_t length = std::min<std::size_t>(1 + engine() % 3000, count - begin);
                         for (std::size_t k = 0; k < num_sources; ++k) pointers[k] = values[k].data() + begin * size;
                         tables[t]->reduce[d][op](out.data() + begin * size, nullptr, pointers.data(),
-                                                 static_cast<int>(num_sources), length, engine() % 2 == 0);
+                                                 static_cast<int>(num_sources), length,
+                                                 engine() % 2 == 0 ? hpn::Stream::both : hpn::Stream::none);
                         begin += length;
                     }
                     CHECK_TOLD(out == wanted, isas[t] + " dtype " + std::to_string(d) + " op " + std::to_string(op) +
