@@ -57,6 +57,11 @@ PARTS = {
         {},
         3,
     ),
+    "native-stress": Part(
+        "100,000 mixed calls through shared memory, back to back, every element checked, on 2, 4 and 8 ranks each",
+        [*PYTEST, "packages/hp-native/tests/test_shm_stress.py"],
+        {"HP_TEST_CALLS": "100000"},
+    ),
     "native-deaths": Part(
         "ranks in shared memory that are killed, stopped, interrupted and fail at random moments, 200 times",
         [*PYTEST, "packages/hp-native/tests/test_shm_deaths.py"],

@@ -10,6 +10,7 @@ import functools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ _ARITHMETIC = ("sum", "min", "max", "product")
 _BITWISE = ("band", "bor", "bxor")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "batch_p2p", "objects", "barrier")
 _LENGTHS = (0, 1, 2, 3, 4, 7, 13, 31, 64, 257)
+#: Longer inputs repeat after as many elements: a prime, so that no piece of a buffer looks like another.
+_PERIOD = 4099
+_LARGE_SHARE = 0.01
+_ITEM_BYTES = {"uint8": 1, "int8": 1, "bool": 1, "int16": 2, "bfloat16": 2, "float16": 2, "int32": 4, "float32": 4}
 
 
 def operations(dtype: str) -> tuple[str, ...]:
@@ -69,69 +74,99 @@ class Program:
     steps: list[Step] = field(default_factory=list)
 
 
-def make_program(seed: int, num_ranks: int, num_steps: int) -> Program:
-    """Return the program of ``seed``; equal wherever it is made. No communication."""
+def make_program(seed: int, num_ranks: int, num_steps: int, max_bytes: int = 0) -> Program:
+    """Return the program of ``seed``; equal wherever it is made. No communication.
+
+    Args:
+        seed: Says what the program is, with the other arguments.
+        num_ranks: Of the world.
+        num_steps: How many collectives.
+        max_bytes: Let one step in a hundred be large, up to as many bytes in the whole tensor; 0 makes small ones only.
+    """
     rng = random.Random(f"{seed}/{num_ranks}")
     world = tuple(range(num_ranks))
     groups = [world, world[::-1]]
     for _ in range(3):
         groups.append(tuple(rng.sample(world, rng.randint(1, num_ranks))))
     program = Program(seed, num_ranks, list(dict.fromkeys(groups)))
-    program.steps = [_make_step(rng, index, rng.choice(program.groups)) for index in range(num_steps)]
+    program.steps = [_make_step(rng, index, rng.choice(program.groups), max_bytes) for index in range(num_steps)]
     return program
 
 
-def _make_step(rng: random.Random, index: int, group: tuple[int, ...]) -> Step:
+def _make_step(rng: random.Random, index: int, group: tuple[int, ...], max_bytes: int) -> Step:
     kind = rng.choices(KINDS, weights=(5, 4, 4, 4, 2, 4, 1, 1))[0]
     dtype = rng.choice(DTYPES)
     size = len(group)
     rest = tuple(rng.choice((1, 2, 5)) for _ in range(rng.choice((0, 0, 1, 2))))
     step: dict[str, Any] = {"asynchronous": rng.random() < 0.5, "strided": rng.random() < 0.3}
-    rows = rng.choice(_LENGTHS)
+    lengths = _LENGTHS
+    if max_bytes and rng.random() < _LARGE_SHARE:
+        # Any order of magnitude is as likely as another; what has a piece for each rank has smaller ones.
+        row_bytes = prod(rest) * _ITEM_BYTES.get(dtype, 8) * (1 if kind in ("all_reduce", "broadcast") else size)
+        longest = int(max_bytes * 2.0 ** -rng.uniform(0, 8)) // row_bytes
+        lengths = (longest, longest, longest - 1, longest // 3, 0)
+    rows = rng.choice(lengths)
     sizes: Any = None
     if kind in ("all_reduce", "broadcast", "all_gather") and rng.random() < 0.15:
         shape: tuple[int, ...] = ()
     elif kind == "all_gather":
         shape = (rows, *rest)
         if rng.random() < 0.5:
-            sizes = tuple((rng.choice(_LENGTHS),) for _ in group)
+            sizes = tuple((rng.choice(lengths),) for _ in group)
     elif kind == "reduce_scatter":
-        cuts = tuple(rng.choice(_LENGTHS) for _ in group) if rng.random() < 0.5 else (rows,) * size
+        cuts = tuple(rng.choice(lengths) for _ in group) if rng.random() < 0.5 else (rows,) * size
         shape = (sum(cuts), *rest)
         sizes = (cuts,) if len(set(cuts)) > 1 else None
     elif kind == "all_to_all":
         shape = (rows * size, *rest)
         if rng.random() < 0.6:
-            sizes = tuple(tuple(rng.choice(_LENGTHS) for _ in group) for _ in group)
+            sizes = tuple(tuple(rng.choice(lengths) for _ in group) for _ in group)
     else:
         shape = (rows, *rest)
     if kind in ("all_gather", "reduce_scatter", "all_to_all"):
         step["into"] = rng.random() < 0.3
     if kind == "batch_p2p":
         step["messages"] = tuple(
-            Message(rng.randrange(size), rng.randrange(size), rng.choice((0, 0, 1, 7, 2**29)), _message_shape(rng))
+            Message(
+                rng.randrange(size), rng.randrange(size), rng.choice((0, 0, 1, 7, 2**29)), _message_shape(rng, lengths)
+            )
             for _ in range(rng.randint(1, 3 * size))
         )
     return Step(index, kind, group, dtype, rng.choice(operations(dtype)), shape, sizes, src=rng.randrange(size), **step)
 
 
-def _message_shape(rng: random.Random) -> tuple[int, ...]:
-    return tuple(rng.choice(_LENGTHS) for _ in range(rng.choice((0, 1, 1, 2))))
+def _message_shape(rng: random.Random, lengths: Sequence[int]) -> tuple[int, ...]:
+    num_dims = rng.choice((0, 1, 1, 2))
+    if num_dims == 2 and lengths is not _LENGTHS:
+        return rng.choice(lengths), 1
+    return tuple(rng.choice(lengths) for _ in range(num_dims))
 
 
 def make_input(program: Program, step: Step, rank: int, shape: tuple[int, ...], salt: int = 0) -> Array:
     """Return what ``rank`` of the step's group puts in: small whole numbers where they are reduced, else anything."""
     rng = np.random.default_rng([program.seed, step.index, rank, salt])
+    count = prod(shape)
+    return np.resize(_draw(rng, step, min(count, _PERIOD)), shape)
+
+
+def _draw(rng: np.random.Generator, step: Step, count: int) -> Array:
+    reduces = step.kind in ("all_reduce", "reduce_scatter")
+    size = len(step.group)
     if step.dtype == "bool":
-        return rng.integers(0, 2, shape).astype(bool)
+        return rng.integers(0, 2, count).astype(bool)
+    if reduces and step.op == "product" and size > 4:
+        # Powers of two: eight of them multiply to 256 at most, which every floating-point dtype holds.
+        return rng.choice([1, 2] if step.dtype == "uint8" else [-2, -1, 1, 2], count).astype(
+            step.dtype if step.dtype in INTEGERS else np.float64
+        )
     if step.dtype in INTEGERS:
         info = np.iinfo(step.dtype)
         # Products of four ranks stay within int8.
-        low, high = (max(info.min, -3), 3) if step.kind in ("all_reduce", "reduce_scatter") else (info.min, info.max)
-        return rng.integers(low, high, shape, dtype=step.dtype, endpoint=True)
+        low, high = (max(info.min, -3), 3) if reduces else (info.min, info.max)
+        return rng.integers(low, high, count, dtype=step.dtype, endpoint=True)
     # Whole numbers: every dtype holds them and their sums exactly. An average is of multiples of the number of ranks.
-    scale = len(step.group) if step.op == "avg" else 1
-    return (rng.integers(-3, 4, shape) * scale).astype(np.float64)
+    scale = size if step.op == "avg" else 1
+    return (rng.integers(-3, 4, count) * scale).astype(np.float64)
 
 
 def reduce_arrays(arrays: Sequence[Array], op: str) -> Array:

@@ -33,14 +33,16 @@ class Runner:
     Args:
         program: The program.
         values: Check values; False checks shapes and dtypes only (a backend that moves nothing).
+        jitter: Let the ranks come at different times: each sleeps or computes for a moment before some calls.
     """
 
-    def __init__(self, program: Program, values: bool = True) -> None:
+    def __init__(self, program: Program, values: bool = True, jitter: bool = False) -> None:
         import hp_core.comm as comm
 
         self._comm = comm
         self._program = program
         self._values = values
+        self._jitter = jitter
         self._rank = comm.rank()
         self._pending: list[tuple[Step, Any, Callable[[Any], None]]] = []
         self._order = random.Random(f"{program.seed}/{self._rank}")
@@ -52,6 +54,8 @@ class Runner:
         for step in self._program.steps:
             if self._rank not in step.group:
                 continue
+            if self._jitter:
+                self._dawdle()
             self._start(step)
             num_done += 1
             while len(self._pending) > 6:
@@ -59,6 +63,15 @@ class Runner:
         while self._pending:
             self._finish(self._order.randrange(len(self._pending)))
         return num_done
+
+    def _dawdle(self) -> None:
+        what = self._order.random()
+        if what < 0.04:
+            time.sleep(self._order.uniform(0, 1e-3))
+        elif what < 0.1:
+            end = time.perf_counter() + self._order.uniform(0, 2e-4)
+            while time.perf_counter() < end:
+                pass
 
     def _start(self, step: Step) -> None:
         group = self._groups[step.group]
@@ -139,7 +152,7 @@ class Runner:
 
     def _objects(self, step: Step, group: Any) -> None:
         def about(rank: int) -> Any:
-            return {"rank": rank, "step": step.index, "text": "é" * (rank * 1000 + step.index)}
+            return {"rank": rank, "step": step.index, "text": "é" * (rank * 1000 + step.index % 1000)}
 
         everyone = self._comm.all_gather_object(about(group.rank), group)
         one = self._comm.broadcast_object(about(group.rank) if group.rank == step.src else None, step.src, group)
@@ -186,9 +199,20 @@ def _to_array(tensor: Any) -> Array:
     return array
 
 
-def run_program(seed: int, num_ranks: int, num_steps: int) -> int:
-    """Run and check the program of ``seed`` on this rank; every rank calls it."""
-    return Runner(make_program(seed, num_ranks, num_steps)).run()
+def run_program(seed: int, num_ranks: int, num_steps: int, max_bytes: int = 0, jitter: bool = False) -> int:
+    """Run and check the program of ``seed`` on this rank; every rank calls it.
+
+    Args:
+        seed: As the three that follow: see `make_program`.
+        num_ranks: Of the world.
+        num_steps: How many collectives.
+        max_bytes: How large a few of them are.
+        jitter: Let the ranks come at different times.
+
+    Returns:
+        How many this rank took part in.
+    """
+    return Runner(make_program(seed, num_ranks, num_steps, max_bytes), jitter=jitter).run()
 
 
 def _every_operation(num_ranks: int) -> int:
