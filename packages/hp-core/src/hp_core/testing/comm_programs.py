@@ -99,7 +99,7 @@ def _make_step(rng: random.Random, index: int, group: tuple[int, ...], max_bytes
     size = len(group)
     rest = tuple(rng.choice((1, 2, 5)) for _ in range(rng.choice((0, 0, 1, 2))))
     step: dict[str, Any] = {"asynchronous": rng.random() < 0.5, "strided": rng.random() < 0.3}
-    lengths = _LENGTHS
+    lengths: tuple[int, ...] = _LENGTHS
     if max_bytes and rng.random() < _LARGE_SHARE:
         # Any order of magnitude is as likely as another; what has a piece for each rank has smaller ones.
         row_bytes = prod(rest) * _ITEM_BYTES.get(dtype, 8) * (1 if kind in ("all_reduce", "broadcast") else size)
