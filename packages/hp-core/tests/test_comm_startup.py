@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+
+from hp_core.comm.roster import host_identity
 
 
 def test_a_rank_that_never_starts_is_named(play):
@@ -99,3 +102,17 @@ def test_disagreements_are_found_before_they_hang(play):
         env={"HP_CHECK": "collectives"}.items(),
     ):
         assert answer.text == "no error"
+
+
+def test_a_host_is_its_kernel_and_namespaces_and_can_be_split_but_not_joined(monkeypatch):
+    monkeypatch.delenv("HP_HOST", raising=False)
+    whole = host_identity()
+    assert all(os.readlink(f"/proc/self/ns/{kind}") in whole for kind in ("ipc", "pid", "net"))
+    found = set()
+    for name in ("a", "b"):
+        monkeypatch.setenv("HP_HOST", name)
+        assert host_identity().startswith(f"{whole}/")
+        found.add(host_identity())
+    assert len(found) == 2
+    monkeypatch.setenv("HP_HOST", "")
+    assert host_identity() == whole

@@ -214,6 +214,7 @@ def _look_at_plugins(found: Diagnosis) -> None:
 
 def _look_at_backends(found: Diagnosis) -> None:
     """Load each backend that would be taken before the one that brings the world up: what fails is not used."""
+    kept: dict[tuple[str, str, str], list[str]] = {}
     for offer in plugins.active_offers(strict=False):
         provide = offer.provide
         if provide.kind != "comm" or provide.priority <= 0:
@@ -225,8 +226,10 @@ def _look_at_backends(found: Diagnosis) -> None:
             continue  # a finding of its own, above
         except HPError as exc:
             command = (isinstance(exc, PluginError) and exc.fix) or "hp plugins list"
-            what = f"comm backend {provide.name!r} of {offer.distribution}"
-            found.missing.append(Missing(what, str(exc), command, required=False))
+            kept.setdefault((offer.distribution, str(exc), command), []).append(repr(provide.name))
+    for (distribution, why, command), names in kept.items():
+        what = f"comm backend{'s' if len(names) > 1 else ''} {' and '.join(names)} of {distribution}"
+        found.missing.append(Missing(what, why, command, required=False))
 
 
 def _version(distribution: str) -> str | None:

@@ -135,10 +135,17 @@ def _let_others_read(watchdog: Watchdog, launch: Launch, missing: Sequence[int])
 
 
 def host_identity() -> str:
-    """Return what is equal for all processes of one host (and container), and for no others."""
+    """Return what is equal for all processes of one host (and container), and for no others.
+
+    Processes in different network namespaces are not on one host either: the sockets over which memory is shared do not
+    reach from one into the other. ``HP_HOST`` splits a host, to try on one machine what runs on several: processes with
+    different values count as on different hosts. It never makes one host of two.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/ipc')}/{os.readlink('/proc/self/ns/pid')}"
+            parts = [file.read().strip()]
+        parts += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("ipc", "pid", "net")]
     except OSError:
-        return socket.gethostname()
+        parts = [socket.gethostname()]
+    split = os.environ.get("HP_HOST")
+    return "/".join([*parts, split] if split else parts)

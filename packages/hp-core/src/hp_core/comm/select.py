@@ -78,6 +78,7 @@ def group_backends(boot: CommBackend, wanted: str | None) -> list[CommBackend]:
     if wanted is not None:
         return [_load(wanted, platform)]
     found = []
+    reasons: dict[str, list[str]] = {}
     for name in names("comm", platform):
         if name in (boot.name, "fake") or all(
             offer.provide.priority <= 0 for offer in offers("comm", name) if offer.provide.platform in (None, platform)
@@ -86,7 +87,10 @@ def group_backends(boot: CommBackend, wanted: str | None) -> list[CommBackend]:
         try:
             found.append(_load(name, platform))
         except HPError as exc:
-            warnings.warn(f"comm backend {name!r} is not used: {exc}", RuntimeWarning, stacklevel=3)
+            reasons.setdefault(str(exc), []).append(repr(name))
+    for reason, kept in reasons.items():
+        what = f"comm backends {' and '.join(kept)} are" if len(kept) > 1 else f"comm backend {kept[0]} is"
+        warnings.warn(f"{what} not used: {reason}", RuntimeWarning, stacklevel=3)
     return found
 
 
