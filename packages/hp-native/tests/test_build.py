@@ -127,7 +127,7 @@ comm.shutdown()
     ran = run_with(site, code)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [f"{site}/hp_native/__init__.py", "c10d [1.0, 1.0] c10d"]
-    assert ran.stderr.count("comm backend 'shm' is not used") == 1
+    assert ran.stderr.count("comm backends 'shm' and 'hier' are not used") == ran.stderr.count("not used") == 1
     assert f"without its C++ library: CXX={NOWHERE} is not a working C++ compiler" in ran.stderr
     assert "when that is mended: pip install --force-reinstall" in ran.stderr
 

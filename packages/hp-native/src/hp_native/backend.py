@@ -10,7 +10,7 @@ from hp_core.errors import CommError
 from hp_core.platform.select import choose
 from hp_native.abi import native
 from hp_native.channel import ShmChannel
-from hp_native.host import Host
+from hp_native.host import Host, join_host, shares_memory
 from hp_native.tensors import tensors_of
 
 _HOST_TIMEOUT_S = 300.0
@@ -42,9 +42,9 @@ class ShmBackend:
     def attach(self, store: Store, members: Sequence[Member], rank: int) -> None:
         """Meet the other CPU ranks of this host."""
         own = members[rank]
-        here = [member for member in members if member.host == own.host and self._serves(member)]
+        here = [member for member in members if member.host == own.host and shares_memory(member)]
         if len(here) > 1 and own in here:
-            self._host = Host(store.clone(), here, rank, _HOST_TIMEOUT_S)
+            self._host = join_host(store, here, rank, _HOST_TIMEOUT_S)
 
     def recording(self) -> bool:
         """Return False: this backend is never asked, as it brings no world up."""

@@ -49,6 +49,8 @@ class Host:
         finally:
             os.close(descriptor)
         pidfds = (ctypes.c_int * len(members))(*(os.dup(fd) if fd >= 0 else -1 for fd in self._watched))
+        #: How many backends of this process use it.
+        self.num_users = 1
         #: The library's.
         self.domain = library.hpn_domain_open(
             self._mapping.address, len(members), self.me, pidfds, len(members) > num_cores()
@@ -102,12 +104,47 @@ class Host:
                 raise CommError(f"rank {member.rank} (process {member.pid}) has ended")
 
     def close(self) -> None:
-        """Let go of everything; its groups were closed before."""
+        """Let go of everything with the last user; its groups were closed before."""
+        global _joined
+        self.num_users -= 1
+        if self.num_users:
+            return
+        if _joined is not None and _joined[1] is self:
+            _joined = None
         native().hpn_domain_close(self.domain)
         for fd in self._watched:
             if fd >= 0:
                 os.close(fd)
         self._watched = [-1] * len(self.members)
+
+
+#: The host that this process has joined, and through which store.
+_joined: tuple[Store, Host] | None = None
+
+
+def join_host(store: Store, members: Sequence[Member], rank: int, timeout_s: float) -> Host:
+    """Return this process's end of its host: the same to each backend that comes with the same store.
+
+    Args:
+        store: The job's.
+        members: The ranks of this host that share memory, in rank order.
+        rank: This one's world rank.
+        timeout_s: How long the others may take.
+
+    Raises:
+        CommError: they did not come, or there is no memory.
+    """
+    global _joined
+    if _joined is not None and _joined[0] is store:
+        _joined[1].num_users += 1
+    else:
+        _joined = store, Host(store.clone(), members, rank, timeout_s)
+    return _joined[1]
+
+
+def shares_memory(member: Member) -> bool:
+    """Return whether a rank shares memory with others of its host: a CPU rank with a backend that does."""
+    return member.device_type == "cpu" and not {"shm", "hier"}.isdisjoint(member.backends)
 
 
 def _watch(pid: int) -> int:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 from hp_core.comm.types import Tensor
@@ -24,6 +26,18 @@ class Tensors(Protocol):
 
     def assign(self, tensor: Tensor, values: Tensor) -> Tensor:
         """Overwrite ``tensor``, whatever its strides, and return it."""
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """Return the elements of ``contiguous(tensor)`` as one dimension, in the same memory."""
+
+    def octets(self, flat: Tensor) -> Tensor:
+        """Return the memory of a flat tensor as ``uint8``."""
+
+    def float32(self, flat: Tensor) -> Tensor:
+        """Return a copy in ``float32``."""
+
+    def mode(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Return what makes another thread treat tensors as the calling one does now."""
 
 
 class TorchTensors:
@@ -54,6 +68,27 @@ class TorchTensors:
         """Overwrite ``tensor`` and return it."""
         tensor.detach().copy_(values)
         return tensor
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """Return the elements as one dimension."""
+        # A single element is contiguous with any stride, but only with stride 1 can it be seen as bytes.
+        return self.contiguous(tensor).as_strided((tensor.numel(),), (1,))
+
+    def octets(self, flat: Tensor) -> Tensor:
+        """Return the memory as ``uint8``."""
+        import torch
+
+        return flat.view(torch.uint8)
+
+    def float32(self, flat: Tensor) -> Tensor:
+        """Return a copy in ``float32``."""
+        return flat.float()
+
+    def mode(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Return whether the thread is in inference mode, as something to enter."""
+        import torch
+
+        return partial(torch.inference_mode, torch.is_inference_mode_enabled())
 
 
 def tensors_of(framework: str) -> Any:
