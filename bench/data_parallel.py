@@ -3,10 +3,10 @@
 
     python bench/data_parallel.py [--json] [--full]
 
-Both sides run forward and backward of 512 tokens a rank over gloo and end with the same averaged gradients, which is
-checked. A side's model is made once; sides alternate, with a barrier around each step. The peer is DDP with
-``gradient_as_bucket_view=True``, the better of its settings; ``--full`` shows its default as well. `compute` is the
-same step without communication.
+Both sides run forward and backward of 512 tokens a rank and end with the same averaged gradients, which is checked. A
+side's model is made once; sides alternate, with a barrier around each step. The peer is DDP over gloo with
+``gradient_as_bucket_view=True``, the better of its settings; ``--full`` shows its default as well. Ours communicates
+over gloo, too, and then, with other processes, through shared memory. `compute` is the same step without communication.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from harness import Row, alternate, compare, medians, report
 
 NUM_RANKS = 2
 NUM_TOKENS = 512
-GOAL = 1.0
+#: Our step over DDP's, and over the step without communication, at most; by our backend.
+GOALS = {"gloo": (1.0, None), "shm": (0.95, 1.1)}
 
 
 def main() -> int:
@@ -35,10 +36,11 @@ def main() -> int:
         "--full", action="store_true", help="three times the rounds, and DDP with its default settings too"
     )
     parser.add_argument("--rounds", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--backend", choices=list(GOALS), help="measure this one alone")
     options = parser.parse_args()
     rounds = options.rounds or (12 if options.full else 4)
     if "RANK" in os.environ:
-        rank(rounds, options.full)
+        rank(rounds, options.full, options.backend)
         return 0
 
     from hp_core.launch.engine import launch
@@ -47,20 +49,22 @@ def main() -> int:
     from hp_trainer.models import model_folder
 
     folder = model_folder(TrainConfig(), leader=True)
-    arguments = ["--rounds", str(rounds), *(["--full"] if options.full else [])]
-    with tempfile.TemporaryDirectory() as scratch:
-        result = Path(scratch) / "rows.json"
-        threads = max(len(os.sched_getaffinity(0)) // NUM_RANKS, 1)
-        env = {"HP_BENCH_MODEL": str(folder), "HP_BENCH_RESULT": str(result), "OMP_NUM_THREADS": str(threads)}
-        status = launch(LaunchSpec(__file__, arguments, num_ranks=NUM_RANKS, env=env))
-        if status:
-            return status
-        rows = [Row(**row) for row in json.loads(result.read_text())]
+    threads = max(len(os.sched_getaffinity(0)) // NUM_RANKS, 1)
+    rows = []
+    for backend in [options.backend] if options.backend else GOALS:
+        arguments = ["--rounds", str(rounds), "--backend", backend, *(["--full"] if options.full else [])]
+        with tempfile.TemporaryDirectory() as scratch:
+            result = Path(scratch) / "rows.json"
+            env = {"HP_BENCH_MODEL": str(folder), "HP_BENCH_RESULT": str(result), "OMP_NUM_THREADS": str(threads)}
+            status = launch(LaunchSpec(__file__, arguments, num_ranks=NUM_RANKS, env=env))
+            if status:
+                return status
+            rows += [Row(**row) for row in json.loads(result.read_text())]
     return 0 if report(rows, options.json) else 1
 
 
-def rank(rounds: int, full: bool) -> None:
-    """Measure on this rank; rank 0 writes the rows."""
+def rank(rounds: int, full: bool, backend: str) -> None:
+    """Measure on this rank with ours over ``backend``; rank 0 writes the rows."""
     from dataclasses import asdict
 
     import torch
@@ -74,7 +78,7 @@ def rank(rounds: int, full: bool) -> None:
     from hp_trainer.loss import summed_loss
     from hp_trainer.quiet import quiet_transformers
 
-    comm.init_backend("cpu", backend="gloo")
+    comm.init_backend("cpu", backend=backend)
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     generator = torch.Generator().manual_seed(comm.rank())
@@ -102,9 +106,9 @@ def rank(rounds: int, full: bool) -> None:
         "ours": our_step,
         "ddp_view": lambda: plain(view, NUM_TOKENS),
     }
-    seldom: dict[str, Callable[[], object]] = {
-        "compute": lambda: plain(alone, NUM_TOKENS),
-    }
+    over_ddp, over_compute = GOALS[backend]
+    seldom: dict[str, Callable[[], object]] = {}
+    (sides if over_compute else seldom)["compute"] = lambda: plain(alone, NUM_TOKENS)
     if full:
         default = DistributedDataParallel(load())
         seldom["ddp"] = lambda: plain(default, NUM_TOKENS)
@@ -112,13 +116,14 @@ def rank(rounds: int, full: bool) -> None:
     check_equal(ours.module, view.module)
     if comm.rank() == 0:
         middle = medians(times)
+        step = f"DP step over {backend}"
         rows = [
-            compare("DP step / DDP (bucket views), s", middle["ours"], middle["ddp_view"], goal=GOAL),
-            compare("DP step / compute only, s", middle["ours"], middle["compute"]),
+            compare(f"{step} / DDP (bucket views), s", middle["ours"], middle["ddp_view"], goal=over_ddp),
+            compare(f"{step} / compute only, s", middle["ours"], middle["compute"], goal=over_compute),
             compare("DDP (bucket views) / compute only, s", middle["ddp_view"], middle["compute"]),
         ]
         if full:
-            rows.append(compare("DP step / DDP (default), s", middle["ours"], middle["ddp"]))
+            rows.append(compare(f"{step} / DDP (default), s", middle["ours"], middle["ddp"]))
         Path(os.environ["HP_BENCH_RESULT"]).write_text(json.dumps([asdict(row) for row in rows]))
     comm.barrier()
     comm.shutdown()
