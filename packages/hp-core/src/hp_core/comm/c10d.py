@@ -13,6 +13,7 @@ import torch.distributed
 from hp_core.comm.backend import Launch, Member, Store
 from hp_core.comm.c10d_channel import C10dChannel
 from hp_core.comm.select import LIBRARIES
+from hp_core.comm.store_address import cannot_listen, no_answer, port_is_taken, store_address
 from hp_core.errors import CommError
 
 dist: Any = torch.distributed  # its typing leaves out half of what it exports
@@ -90,15 +91,10 @@ class C10dBackend:
                     f"the environment says rank {launch.rank} of {launch.world_size}; make them agree"
                 )
             return self._use(dist.distributed_c10d._get_default_store(), launch)
-        if launch.master_addr is None or launch.master_port is None:
-            missing = "MASTER_ADDR" if launch.master_addr is None else "MASTER_PORT"
-            raise CommError(
-                f"{missing} is not set for a world of {launch.world_size} ranks; start the job with 'hp run' or "
-                "torchrun, or set it to the address (port) of rank 0"
-            )
-        where = (launch.master_addr, launch.master_port, launch.rank, launch.world_size, launch.agent_store)
+        host, port = store_address(launch)
+        where = (host, port, launch.rank, launch.world_size, launch.agent_store)
         if where not in _tcp_stores:
-            _tcp_stores[where] = _open_tcp_store(launch, launch.master_addr, launch.master_port)
+            _tcp_stores[where] = _open_tcp_store(launch, host, port)
         return self._use(_tcp_stores[where], launch)
 
     def _use(self, store: Any, launch: Launch) -> C10dStore:
@@ -180,17 +176,5 @@ def _open_tcp_store(launch: Launch, host: str, port: int) -> Any:
         text = str(exc)
         first = text.splitlines()[0] if text else type(exc).__name__
         if "EADDRINUSE" in text or "address already in use" in text.lower():
-            raise CommError(
-                f"rank {launch.rank}: address already in use: the job's store cannot listen at port {port}; "
-                "choose another with MASTER_PORT, or leave it to 'hp run'"
-            ) from exc
-        if hosts:
-            raise CommError(
-                f"rank {launch.rank}: the job's store cannot listen at {host}:{port} ({first}); MASTER_ADDR must be "
-                "an address of the host of rank 0"
-            ) from exc
-        who = "the launcher" if launch.agent_store else "rank 0"
-        raise CommError(
-            f"rank {launch.rank}: no answer from the job's store at {host}:{port} within {launch.timeout_s:g} s "
-            f"(missing: {who}); check that {who} is running and that MASTER_ADDR and MASTER_PORT are right on this host"
-        ) from exc
+            raise port_is_taken(launch) from exc
+        raise (cannot_listen(launch, first) if hosts else no_answer(launch)) from exc
