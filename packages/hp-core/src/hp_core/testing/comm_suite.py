@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every comm backend must pass: random programs of collectives, each element of each result checked.
 
-Subclass `CommSuite` in a test file. What must come out is computed with NumPy on the spot; a failure names seed
-and step.
+Subclass `CommSuite` in a test file. Tensors are those of the process' framework, whichever it is. What must come out
+is computed with NumPy on the spot; a failure names seed and step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hp_core.comm.types import dtype_name
+from hp_core.platform import get_platform
 from hp_core.testing.comm_programs import (
     DTYPES,
     Array,
@@ -109,7 +111,7 @@ class Runner:
             else:
                 options["sizes"] = step.sizes[0] if step.kind == "reduce_scatter" else [row[0] for row in step.sizes]
         if step.into:
-            options["out"] = _to_tensor(np.zeros(expected.shape, expected.dtype), step.dtype, False)
+            options["out"] = _to_tensor(np.zeros(expected.shape, expected.dtype), step.dtype)
         untouched = step.kind not in ("all_reduce", "broadcast")
 
         def check(result: Any) -> None:
@@ -164,7 +166,7 @@ class Runner:
         assert tuple(tensor.shape) == expected.shape, (
             f"{self._about(step)}: {note}shape {tuple(tensor.shape)}, expected {expected.shape}"
         )
-        assert str(tensor.dtype).endswith(step.dtype), f"{self._about(step)}: dtype {tensor.dtype}"
+        assert dtype_name(tensor.dtype) == step.dtype, f"{self._about(step)}: dtype {tensor.dtype}"
         if not self._values:
             return
         actual = _to_array(tensor)
@@ -180,23 +182,33 @@ class Runner:
         return f"seed {self._program.seed}, {self._program.num_ranks} ranks, rank {self._rank}, {step}"
 
 
-def _to_tensor(values: Array, dtype: str, strided: bool) -> Any:
-    import torch
-
-    tensor = torch.from_numpy(np.array(values)).to(getattr(torch, dtype))
-    if strided and tensor.ndim:
-        wide = torch.zeros((*tensor.shape[:-1], tensor.shape[-1] * 2), dtype=tensor.dtype)
-        wide[..., ::2] = tensor
+def _to_tensor(values: Array, dtype: str, strided: bool = False) -> Any:
+    """Return a tensor of the process' framework, with gaps between its elements where ``strided``."""
+    ops = get_platform().tensor
+    if strided and values.ndim:
+        shape = (*values.shape[:-1], values.shape[-1] * 2)
+        wide = ops.empty(shape, dtype, "cpu")
+        ops.to_numpy(wide)[...] = 0
         tensor = wide[..., ::2]
+    else:
+        tensor = ops.empty(values.shape, dtype, "cpu")
+    ops.to_numpy(tensor)[...] = _bfloat16_bits(values) if dtype == "bfloat16" else values
     return tensor
 
 
 def _to_array(tensor: Any) -> Array:
-    import torch
+    """Return the values of a tensor; those of bfloat16, which NumPy lacks, as float32."""
+    array: Array = np.ascontiguousarray(get_platform().tensor.to_numpy(tensor))
+    if dtype_name(tensor.dtype) == "bfloat16":
+        array = (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return array.reshape(tuple(tensor.shape))
 
-    wide = tensor.detach().to(torch.float64) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.detach()
-    array: Array = wide.contiguous().numpy()
-    return array
+
+def _bfloat16_bits(values: Array) -> Array:
+    """Return the upper half of each value as float32, which is bfloat16; all values here have zeros below."""
+    bits = np.array(values, np.float32).view(np.uint32)
+    assert not (bits & 0xFFFF).any(), "a value of the program does not fit into bfloat16"
+    return (bits >> 16).astype(np.uint16)
 
 
 def run_program(seed: int, num_ranks: int, num_steps: int, max_bytes: int = 0, jitter: bool = False) -> int:
@@ -228,50 +240,45 @@ def _every_operation(num_ranks: int) -> int:
 
 def _accumulation() -> list[Any]:
     """Return sums that a 16-bit accumulator would get wrong: 256 + 1 + 1 + … in bfloat16, 2048 + 1 + … in float16."""
-    import torch
-
     import hp_core.comm as comm
 
     first, results = comm.rank() == 0, []
-    for dtype, large in ((torch.bfloat16, 256.0), (torch.float16, 2048.0)):
+    for dtype, large in (("bfloat16", 256.0), ("float16", 2048.0)):
         for size in (1, 4096):
-            value = torch.full((size * comm.world_size(),), large if first else large / 256 / 2, dtype=dtype)
-            results.append(comm.reduce_scatter(value).float().max().item())
-            results.append(comm.all_reduce(value).float().max().item())
+            value = _to_tensor(np.full(size * comm.world_size(), large if first else large / 256 / 2), dtype)
+            results.append(float(_to_array(comm.reduce_scatter(value)).max()))
+            results.append(float(_to_array(comm.all_reduce(value)).max()))
     return results
 
 
 def _bits(num_rounds: int) -> list[bytes]:
     """Return the bits of sums of values of very different sizes."""
-    import torch
-
     import hp_core.comm as comm
 
-    generator = torch.Generator().manual_seed(comm.rank())
-    value = torch.randn(10_007, generator=generator) * 10 ** torch.randint(-4, 5, (10_007,), generator=generator)
+    rng = np.random.default_rng(comm.rank())
+    values = rng.standard_normal(10_007) * 10.0 ** rng.integers(-4, 5, 10_007)
     found = []
     for number in range(num_rounds):
+        value = _to_tensor(values, "float32")
         time.sleep(0.002 * ((comm.rank() + number) % 3))
-        found.append(comm.all_reduce(value.clone()).numpy().tobytes())
+        found.append(_to_array(comm.all_reduce(value)).tobytes())
     return found
 
 
 def _late(late: int) -> str:
     """Let rank ``late`` come too late, and bring communication up again; return the error of the others."""
-    import torch
-
     import hp_core.comm as comm
 
     error = ""
     try:
         if comm.rank() == late:
             time.sleep(2.5)
-        comm.all_reduce(torch.ones(3, 5), timeout_s=1.0)
+        comm.all_reduce(_to_tensor(np.ones((3, 5)), "float32"), timeout_s=1.0)
     except comm.CommError as exc:
         error = f"{type(exc).__name__}: {exc}"
     comm.shutdown()
     comm.init_backend("cpu")
-    assert comm.all_reduce(torch.ones(1)).item() == comm.world_size()
+    assert _to_array(comm.all_reduce(_to_tensor(np.ones(1), "float32"))) == comm.world_size()
     return error
 
 
