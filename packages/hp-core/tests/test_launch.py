@@ -328,7 +328,10 @@ def test_without_torch_the_error_says_what_to_install(tmp_path):
     command = [sys.executable, "-c", hidden, "run", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr == "error: hp run needs torch: pip install 'hp-core[torch]'\n"
+    assert done.stderr == (
+        "error: hp run needs torch: pip install 'hp-core[torch]'; start ranks of MindSpore without it, each with RANK, "
+        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT set\n"
+    )
 
 
 def test_a_rendezvous_that_cannot_be_reached_is_an_error_for_users(tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hp_core.comm.group import Group
-from hp_core.comm.tensors import check_tensor
+from hp_core.comm.tensors import check_tensor, requires_grad
 from hp_core.comm.types import P2P, Tensor
 from hp_core.errors import CommError
 
@@ -95,7 +95,7 @@ def check_ops(ops: Sequence[P2P], group: Group) -> None:
 def check_out(kind: str, out: Tensor, tensor: Tensor, shape: tuple[int, ...], group: Group) -> None:
     """Raise unless ``out`` can take a result of ``shape`` and of the dtype of ``tensor``."""
     check_tensor(f"{kind}(out=…)", out, group)
-    if out.requires_grad:
+    if requires_grad(out):
         group.session.refuse_grad(f"{kind}(out=…)", group)
     if tuple(out.shape) != shape or out.dtype != tensor.dtype:
         raise CommError(

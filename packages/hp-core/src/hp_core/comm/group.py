@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hp_core.comm.tensors import requires_grad
 from hp_core.comm.timeouts import seconds
 from hp_core.comm.types import P2P, Call, Tensor
 
@@ -62,7 +63,7 @@ class Group:
         session = self.session
         if session.down is not None:
             session.raise_down(self)
-        if tensor is not None and tensor.requires_grad:
+        if tensor is not None and requires_grad(tensor):
             session.refuse_grad(kind, self)
         limit_s = session.timeout_s if timeout_s is None else seconds(timeout_s)
         if session.in_flight.handles and tensor is not None:
@@ -80,7 +81,7 @@ class Group:
         if session.down is not None:
             session.raise_down(self)
         for op in ops:
-            if op.tensor.requires_grad:
+            if requires_grad(op.tensor):
                 session.refuse_grad(op.kind, self)
         limit_s = session.timeout_s if timeout_s is None else seconds(timeout_s)
         self.p2p_seq += 1

@@ -8,7 +8,10 @@ import os
 from hp_core.comm.backend import Launch
 from hp_core.errors import CommError
 
-_FIX = "start the job with 'hp run' or torchrun, or unset RANK and WORLD_SIZE for a world of one"
+_FIX = (
+    "start the job with 'hp run' or torchrun (ranks of MindSpore: each with RANK, WORLD_SIZE, MASTER_ADDR and "
+    "MASTER_PORT set), or unset RANK and WORLD_SIZE for a world of one"
+)
 
 
 def read_launch(device_type: str, timeout_s: float, rank: int | None, world_size: int | None) -> Launch:

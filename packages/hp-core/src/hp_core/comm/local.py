@@ -8,6 +8,7 @@ from typing import Any
 
 from hp_core.comm.types import P2P, Tensor
 from hp_core.errors import CommError
+from hp_core.platform import get_platform
 
 
 class Done:
@@ -36,9 +37,8 @@ class Done:
 
 
 def _copy(tensor: Tensor, out: Tensor | None) -> Done:
-    if out is None:
-        return Done(tensor.clone().reshape(-1) if tensor.ndim == 0 else tensor.clone().contiguous())
-    out.copy_(tensor.reshape(1) if tensor.ndim == 0 else tensor)
+    out = tensor.new_empty(tuple(tensor.shape) or (1,)) if out is None else out
+    get_platform().tensor.copy_(out, tensor)
     return Done(out)
 
 
@@ -88,7 +88,7 @@ class LocalChannel:
             if op.kind == "recv":
                 if not sends.get(op.tag):
                     raise CommError(f"recv from this rank itself with tag {op.tag} has no send in the same batch")
-                op.tensor.copy_(sends[op.tag].pop(0))
+                get_platform().tensor.copy_(op.tensor, sends[op.tag].pop(0))
         left = [tag for tag, tensors in sends.items() if tensors]
         if left:
             raise CommError(f"send to this rank itself with tag {left[0]} has no recv in the same batch")

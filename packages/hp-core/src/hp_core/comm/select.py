@@ -42,6 +42,11 @@ def boot_backend(device_type: str, wanted: str | None) -> CommBackend:
     if wanted == "fake":
         return _load("fake", None)
     platform = choose()
+    if platform != "torch" and (wanted == "c10d" or wanted in LIBRARIES):
+        raise CommError(
+            f"backend {wanted!r} is torch's, and this process uses {platform}; leave HP_COMM and backend out to get "
+            "the right one, or choose the framework with HP_PLATFORM"
+        )
     if platform not in _BOOT:
         raise PluginError(f"platform {platform!r} names no comm backend that brings the world up")
     return _load(_BOOT[platform], platform)

@@ -144,7 +144,7 @@ class Session:
         if self._boot.recording():
             raise CommError(
                 f"{kind} on group {group.name}: the tensor requires grad, and collectives are not recorded for the "
-                "backward; call it under no_grad, or on tensor.detach()"
+                "backward; call it under no_grad, or on tensor.detach() (MindSpore: ops.stop_gradient(tensor))"
             )
 
     def raise_down(self, group: Group) -> NoReturn:

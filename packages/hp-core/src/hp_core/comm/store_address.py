@@ -17,7 +17,7 @@ def store_address(launch: Launch) -> tuple[str, int]:
         missing = "MASTER_ADDR" if launch.master_addr is None else "MASTER_PORT"
         raise CommError(
             f"{missing} is not set for a world of {launch.world_size} ranks; start the job with 'hp run' or "
-            "torchrun, or set it to the address (port) of rank 0"
+            "torchrun, or set it to the address (port) of rank 0 on every rank"
         )
     return launch.master_addr, launch.master_port
 

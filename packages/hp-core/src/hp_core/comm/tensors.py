@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from hp_core.comm.group import Group
 from hp_core.comm.types import Tensor, dtype_name
 from hp_core.errors import CommError
 
+if TYPE_CHECKING:
+    from hp_core.comm.group import Group
+
 #: What a tensor of any framework has.
-_ATTRIBUTES = ("shape", "dtype", "nbytes", "requires_grad", "is_contiguous")
+_ATTRIBUTES = ("shape", "dtype", "nbytes", "is_contiguous", "data_ptr")
 #: Classes seen: torch's layout of plain memory for its tensors, None for those of other frameworks.
 _layouts: dict[type, Any] = {}
+#: What says of a tensor that gradients go through it. MindSpore's public name says of parameters that they are trained.
+_grad_attributes: dict[type, str] = {}
 #: Classes whose tensors stand for others and have no memory of their own.
 _wrappers: set[type] = set()
 
@@ -45,12 +49,13 @@ def check_tensor(what: str, tensor: Tensor, group: Group, written: bool = False)
             _refuse(what, group, "the tensor is a view that conjugates when read; pass tensor.resolve_conj()")
         if tensor.is_neg():
             _refuse(what, group, "the tensor is a view that negates when read; pass tensor.resolve_neg()")
-        if not group.session.simulated:
-            if kind in _wrappers:
-                _refuse(what, group, f"a {kind.__name__} has no memory of its own; pass the tensor that it wraps")
-            if not tensor.data_ptr() and tensor.numel() and not tensor.is_meta:
-                shape = tuple(tensor.shape)
-                _refuse(what, group, f"the memory of the tensor (shape {shape}) was freed; allocate it first")
+        if kind in _wrappers and not group.session.simulated:
+            _refuse(what, group, f"a {kind.__name__} has no memory of its own; pass the tensor that it wraps")
+    if not group.session.simulated and not tensor.data_ptr() and tensor.numel() and "meta" not in str(tensor.device):
+        shape = tuple(tensor.shape)
+        _refuse(
+            what, group, f"the memory of the tensor (shape {shape}) was freed, or never allocated; allocate it first"
+        )
     if written and not tensor.is_contiguous() and _may_overlap(tensor.shape, tensor.stride()):
         _refuse(
             what,
@@ -60,15 +65,24 @@ def check_tensor(what: str, tensor: Tensor, group: Group, written: bool = False)
         )
 
 
+def requires_grad(tensor: Tensor) -> bool:
+    """Return whether gradients go through ``tensor``, of a class that `check_tensor` has seen."""
+    found: bool = getattr(tensor, _grad_attributes[type(tensor)])
+    return found
+
+
 def _learn(what: str, kind: type, group: Group) -> Any:
-    if not all(hasattr(kind, name) for name in _ATTRIBUTES):
+    grad_attribute = next((name for name in ("_requires_grad", "requires_grad") if hasattr(kind, name)), None)
+    if grad_attribute is None or not all(hasattr(kind, name) for name in _ATTRIBUTES):
         fix = "pass a tensor"
         if kind.__module__ == "numpy":
-            fix = "pass torch.from_numpy(array)"
+            maker = "mindspore.Tensor" if "mindspore" in sys.modules and "torch" not in sys.modules else "torch"
+            fix = f"pass {maker}.from_numpy(array)"
         elif kind in (list, tuple, dict):
             fix = "pass a tensor; objects go through all_gather_object and broadcast_object"
         _refuse(what, group, f"expected a tensor, not {_named(kind)}; {fix}")
     base: Any = next((c for c in kind.__mro__ if (c.__module__, c.__qualname__) == ("torch", "Tensor")), None)
+    _grad_attributes[kind] = grad_attribute
     if base is None:
         _layouts[kind] = None
     else:
@@ -94,7 +108,7 @@ def _refuse_storage(what: str, tensor: Tensor, group: Group) -> None:
     _refuse(what, group, f"the layout of the tensor is {layout}, not strided; pass tensor.to_dense(), or its parts")
 
 
-def _refuse(what: str, group: Group, text: str) -> None:
+def _refuse(what: str, group: Group, text: str) -> NoReturn:
     raise CommError(f"rank {group.ranks[group.rank]}: {what} on group {group.name}: {text}")
 
 

@@ -78,7 +78,10 @@ def _new_agent(spec: LaunchSpec, signals: StopSignals) -> Agent:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "torch":
             raise
-        raise LaunchError("hp run needs torch: pip install 'hp-core[torch]'") from None
+        raise LaunchError(
+            "hp run needs torch: pip install 'hp-core[torch]'; start ranks of MindSpore without it, each with RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT set"
+        ) from None
     return Agent(spec, uuid.uuid4().hex, signals)
 
 
