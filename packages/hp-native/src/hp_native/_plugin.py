@@ -12,7 +12,7 @@ def hp_provide() -> list[Provide]:
     """Offer shared memory, before other backends, to groups of CPU ranks on one host, or on several that it helps."""
     return [
         Provide("comm", "shm", "hp_native.backend:ShmBackend", priority=10),
-        Provide("comm", "hier", "hp_native.hier:HierBackend", priority=5),
+        Provide("comm", "hier", "hp_native.hier:HierBackend", platform="torch", priority=5),
     ]
 
 

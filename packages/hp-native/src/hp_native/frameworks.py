@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hp_core.comm.types import Tensor, dtype_name
+from hp_core.comm.types import Tensor
 from hp_core.errors import CommError
 
 Framework = Literal["torch", "mindspore", "numpy"]
@@ -32,25 +32,7 @@ def framework_of(dtype: Any) -> Framework:
 
 def item_bytes(framework: Framework, dtype: Any) -> int:
     """Return the size of one element."""
-    if framework == "torch":
-        return int(dtype.itemsize)
-    if framework == "numpy":
-        return int(np.dtype(dtype).itemsize)
-    return _WIDTHS[dtype_name(dtype)]
-
-
-_WIDTHS = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int32": 4,
-    "float32": 4,
-    "int64": 8,
-    "float64": 8,
-}
+    return int(np.dtype(dtype).itemsize if framework == "numpy" else dtype.itemsize)
 
 
 def wrap(framework: Framework, memory: Any, dtype: Any, shape: Sequence[int]) -> Tensor:
@@ -63,9 +45,10 @@ def wrap(framework: Framework, memory: Any, dtype: Any, shape: Sequence[int]) ->
         return torch.from_numpy(memory).view(dtype).view(tuple(shape))
     import mindspore
 
-    if dtype_name(dtype) == "bfloat16":
-        raise CommError("MindSpore makes no bfloat16 tensors over foreign memory; use float16 or float32")
-    return mindspore.Tensor.from_numpy(memory.view(dtype_name(dtype)).reshape(shape))
+    # NumPy lacks bfloat16 and its like: over plain numbers of that width, seen as the dtype.
+    width = item_bytes(framework, dtype)
+    numbers = memory.view("c16" if width == 16 else f"i{width}")
+    return mindspore.Tensor.from_numpy(numbers).view(dtype).reshape(tuple(shape))
 
 
 def pointer(tensor: Tensor) -> int:

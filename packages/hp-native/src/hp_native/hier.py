@@ -10,12 +10,11 @@ from hp_core.comm.backend import Channel, CommBackend, Launch, Member, Store
 from hp_core.comm.local import LocalChannel
 from hp_core.comm.select import boot_backend
 from hp_core.errors import CommError
-from hp_core.platform.select import choose
 from hp_native.backend import ShmBackend
 from hp_native.hier_channel import HierChannel
 from hp_native.hier_plan import place
 from hp_native.host import shares_memory
-from hp_native.tensors import tensors_of
+from hp_native.tensors import TorchTensors
 
 
 class HierBackend:
@@ -30,7 +29,7 @@ class HierBackend:
 
     def __init__(self) -> None:
         self._shm = ShmBackend()
-        self._tensors = tensors_of(choose())
+        self._tensors = TorchTensors()
         self._between: CommBackend | None = None
         self._members: tuple[Member, ...] = ()
         self._channels: list[HierChannel] = []

@@ -19,7 +19,7 @@ from hp_core.comm.local import Done, LocalChannel
 from hp_core.comm.types import P2P, Tensor, dtype_name
 from hp_native.hier_plan import Moves, Placement, lane_pieces, part, plan_exchange
 from hp_native.hier_queue import Queue, Staged, Together, settle
-from hp_native.tensors import Tensors
+from hp_native.tensors import StagedTensors
 
 _WIDENED = frozenset({"sum", "avg", "product"})
 
@@ -43,7 +43,7 @@ class HierChannel:
         lane: Channel | None,
         wide: Channel,
         order: Sequence[int],
-        tensors: Tensors,
+        tensors: StagedTensors,
     ) -> None:
         self._placement = placement
         self._within = within

@@ -8,15 +8,16 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
-from hp_core.comm.types import Tensor
+from hp_core.comm.types import Tensor, dtype_name
 from hp_core.errors import CommError
+from hp_core.platform import get_platform
 
 
 class Tensors(Protocol):
     """A framework's tensors in CPU memory."""
 
     def pointer(self, tensor: Tensor) -> int:
-        """Return the address of the first element."""
+        """Return the address of the first element, when nothing that was started before uses the memory any more."""
 
     def contiguous(self, tensor: Tensor) -> Tensor:
         """Return ``tensor`` where its elements lie in order without gaps, else a copy of it for which that holds."""
@@ -26,6 +27,10 @@ class Tensors(Protocol):
 
     def assign(self, tensor: Tensor, values: Tensor) -> Tensor:
         """Overwrite ``tensor``, whatever its strides, and return it."""
+
+
+class StagedTensors(Tensors, Protocol):
+    """What ``hier`` needs beyond that."""
 
     def flat(self, tensor: Tensor) -> Tensor:
         """Return the elements of ``contiguous(tensor)`` as one dimension, in the same memory."""
@@ -91,7 +96,45 @@ class TorchTensors:
         return partial(torch.inference_mode, torch.is_inference_mode_enabled())
 
 
-def tensors_of(framework: str) -> Any:
-    """Return the tensors of ``framework``, a platform's name."""
-    known = {"torch": TorchTensors}
+class MindSporeTensors:
+    """MindSpore's. Its operations are queued on a CPU, too; asking for an address waits for all of them."""
+
+    def pointer(self, tensor: Tensor) -> int:
+        """Return the address of the first element.
+
+        Raises:
+            CommError: the tensor is on another device.
+        """
+        if tensor.device != "CPU":
+            raise CommError(
+                f"a tensor on {tensor.device} cannot be communicated through shared memory; move it to a CPU"
+            )
+        address: int = tensor.data_ptr()
+        return address
+
+    def contiguous(self, tensor: Tensor) -> Tensor:
+        """Return ``tensor`` or a contiguous copy."""
+        return tensor if tensor.is_contiguous() else self.assign(self.empty(tensor, tuple(tensor.shape)), tensor)
+
+    def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        """Return a new contiguous tensor of the dtype of ``like``."""
+        return get_platform().tensor.empty(shape, dtype_name(like.dtype), "cpu")
+
+    def assign(self, tensor: Tensor, values: Tensor) -> Tensor:
+        """Overwrite ``tensor`` and return it."""
+        get_platform().tensor.copy_(tensor, values)
+        return tensor
+
+
+def tensors_of(framework: str) -> Tensors:
+    """Return the tensors of ``framework``, a platform's name.
+
+    Raises:
+        CommError: its tensors are not known here.
+    """
+    known: dict[str, type[Tensors]] = {"torch": TorchTensors, "mindspore": MindSporeTensors}
+    if framework not in known:
+        raise CommError(
+            f"shm moves tensors of {' and '.join(known)}, not of {framework}; use HP_COMM for another backend"
+        )
     return known[framework]()

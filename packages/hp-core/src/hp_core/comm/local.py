@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hp_core.comm.types import P2P, Tensor
+from hp_core.comm.types import P2P, Tensor, dtype_name
 from hp_core.errors import CommError
 from hp_core.platform import get_platform
 
@@ -37,8 +37,10 @@ class Done:
 
 
 def _copy(tensor: Tensor, out: Tensor | None) -> Done:
-    out = tensor.new_empty(tuple(tensor.shape) or (1,)) if out is None else out
-    get_platform().tensor.copy_(out, tensor)
+    ops = get_platform().tensor
+    if out is None:
+        out = ops.empty(tuple(tensor.shape) or (1,), dtype_name(tensor.dtype), str(tensor.device).lower())
+    ops.copy_(out, tensor)
     return Done(out)
 
 

@@ -52,7 +52,7 @@ def dtype_name(dtype: Any) -> str:
     """Return the framework-free name of ``dtype``: ``torch.float32`` and ``mindspore.float32`` are ``"float32"``."""
     name = _dtype_names.get(dtype)
     if name is None:
-        name = _dtype_names[dtype] = str(dtype).rsplit(".", 1)[-1].lower()
+        name = _dtype_names[dtype] = repr(dtype).rsplit(".", 1)[-1].lower()
     return name
 
 
