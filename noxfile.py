@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent
 VENVS = ROOT / ".venvs"
 WHEELHOUSE = ROOT / "wheelhouse"
 CONSTRAINTS = ROOT / "constraints.txt"
+CONSTRAINTS_MINDSPORE = ROOT / "constraints-mindspore.txt"
 # Kept between runs, so that C++ that did not change is not compiled again.
 NATIVE_BUILD = ROOT / ".cache" / "native" / "wheel"
 OLDEST = (3, 10)
@@ -170,6 +171,33 @@ def tests(session: nox.Session) -> None:
     """Run every test (arguments after -- go to pytest)."""
     environment = _shared(session)
     session.run(_bin(environment, "python"), "-m", "pytest", *session.posargs, external=True)
+
+
+@nox.session
+def mindspore(session: nox.Session) -> None:
+    """Run the tests of MindSpore, in an environment of its own without torch (arguments after -- go to pytest)."""
+    _shared(session)  # it builds the wheels
+    environment = VENVS / "mindspore"
+    python = _bin(environment, "python")
+    stamp = environment / ".requirements"
+    version = sys.version.split()[0]
+    want = f"{version} {_digest([CONSTRAINTS_MINDSPORE, *ROOT.glob('packages/*/pyproject.toml')])}"
+    if not stamp.exists() or stamp.read_text() != want:
+        session.log("making the environment of MindSpore in .venvs/mindspore (a few minutes, once)")
+        _create_venv(environment)
+        session.run(
+            python, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS_MINDSPORE), "--find-links", str(WHEELHOUSE),
+            "hp-core[mindspore]", "hp-native[mindspore]", "pytest", external=True, env=QUIET,
+        )  # fmt: skip
+        session.run(python, "-m", "pip", "check", external=True, silent=True)
+        stamp.write_text(want)
+    wheels = [str(path) for name in ("hp_core", "hp_native") for path in WHEELHOUSE.glob(f"{name}-*.whl")]
+    session.run(
+        python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--force-reinstall", *wheels,
+        external=True, env=QUIET,
+    )  # fmt: skip
+    tests = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("packages/*/tests/test_mindspore*.py"))
+    session.run(python, "-m", "pytest", "-m", "mindspore", *(session.posargs or tests), external=True)
 
 
 @nox.session
