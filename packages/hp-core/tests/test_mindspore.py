@@ -184,3 +184,12 @@ def test_a_group_that_cannot_communicate_is_told_why(change: dict[str, Any], tex
     backend.attach(None, [Member(0, **common), Member(1, **common | change)], 0)  # type: ignore[arg-type]
     with pytest.raises(CommError, match=r"rank 0: ranks \[0, 1\] cannot communicate: .* hp-native .*one host; " + text):
         backend.connect("key", [0, 1], 0, 1.0)
+
+
+def test_the_doctor_finds_it_well_without_an_ascend_device() -> None:
+    from hp_core.cli.probe import probe_mindspore
+
+    found = probe_mindspore()
+    assert found["version"].startswith("2.")
+    assert found["devices"] == []
+    assert found["notes"] == {"npu": "MindSpore sees no Ascend device"}

@@ -71,8 +71,7 @@ def probe_mindspore() -> dict[str, Any]:
     mindspore = importlib.import_module("mindspore")
     devices = [
         {"type": "npu", "name": mindspore.hal.get_device_name(index, "Ascend"), "memory_bytes": None}
-        for index in range(mindspore.hal.device_count("Ascend"))
-        if mindspore.hal.is_available("Ascend")
+        for index in range(mindspore.hal.device_count("Ascend") if mindspore.hal.is_available("Ascend") else 0)
     ]
     notes = {} if devices else {"npu": "MindSpore sees no Ascend device"}
     return {"version": mindspore.__version__, "devices": devices, "backends": [], "notes": notes}
