@@ -10,6 +10,7 @@ import torch
 
 import hp_core.comm as comm
 from hp_core.platform import get_platform, use_local_device
+from hp_core.platform.host_cores import num_cores
 from hp_trainer.config import TrainConfig
 from hp_trainer.data import DataError, Sampler, Samples, TokenData
 from hp_trainer.data_parallel import DataParallel
@@ -48,7 +49,7 @@ def set_threads(config: TrainConfig) -> None:
 
 def threads_per_rank(num_ranks: int) -> int:
     """Return how many of this process's cores each of ``num_ranks`` gets, at least 1."""
-    return max(len(os.sched_getaffinity(0)) // num_ranks, 1)
+    return max(num_cores() // num_ranks, 1)
 
 
 def pick_device(config: TrainConfig) -> torch.device:

@@ -17,6 +17,7 @@ from typing import Any
 from hp_core import catalog, plugins, registry
 from hp_core.cli.probe import probe
 from hp_core.errors import HPError, PlatformError, PluginError
+from hp_core.platform.host_cores import num_cores
 from hp_core.plugins.exception_text import exception_text
 from hp_core.plugins.requirements import install_command, unmet_requirements
 
@@ -88,9 +89,8 @@ def _look_at_machine(found: Diagnosis) -> None:
     import psutil
 
     memory = psutil.virtual_memory()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found.add("Machine", "system", f"{platform.system()} {platform.release()} {platform.machine()}")
-    found.add("Machine", "cores", f"{usable} usable of {os.cpu_count()}")
+    found.add("Machine", "cores", f"{num_cores()} usable of {os.cpu_count()}")
     found.add("Machine", "memory", f"{memory.available / _GIB:.1f} GiB free of {memory.total / _GIB:.1f} GiB")
     shm = Path("/dev/shm")  # noqa: S108  # the mount itself, not a file in it
     if shm.is_dir():

@@ -16,6 +16,7 @@ from hp_core.launch.failure import first_failure
 from hp_core.launch.report import failure_report
 from hp_core.launch.signals import EndedBySignal, StopSignals, stop_signals
 from hp_core.launch.spec import LaunchSpec
+from hp_core.platform.host_cores import num_cores
 
 if TYPE_CHECKING:
     from hp_core.launch.agent import Agent
@@ -90,8 +91,8 @@ def _share_cores(spec: LaunchSpec) -> LaunchSpec:
     name = "OMP_NUM_THREADS"
     if name in os.environ or name in spec.env:
         return spec
-    num_cores = len(os.sched_getaffinity(0))
-    threads = max(1, num_cores // spec.num_ranks)
+    cores = num_cores()
+    threads = max(1, cores // spec.num_ranks)
     if spec.num_ranks > 1:
-        say(f"hp run: {name}={threads} for each of {spec.num_ranks} ranks ({num_cores} cores), unless you set it")
+        say(f"hp run: {name}={threads} for each of {spec.num_ranks} ranks ({cores} cores), unless you set it")
     return replace(spec, env={name: str(threads), **spec.env})
