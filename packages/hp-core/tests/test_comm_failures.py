@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import subprocess
+
 import pytest
+
+from hp_core.comm.diagnosis import process_state
 
 
 def test_a_rank_that_does_not_come_is_named_with_the_call_and_where_it_is(play):
@@ -266,3 +272,16 @@ def test_after_a_failure_communication_comes_up_again(play):
         """,
     ):
         assert answer.text == "no error"
+
+
+def test_a_process_that_cannot_be_looked_at_is_not_called_dead():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        state = process_state(os.getpid())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert state is None
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert process_state(ended.pid) == "dead"

@@ -65,8 +65,10 @@ def process_state(pid: int) -> str | None:
     """Return ``"dead"`` or ``"stopped"`` for a process of this host that cannot answer, else None."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return "dead" if Path("/proc/self/stat").exists() else None
+    except OSError:  # no descriptor is left to look with
+        return None
     letter = stat.rpartition(")")[2].split()[0]
     return {"Z": "dead", "X": "dead", "T": "stopped", "t": "stopped"}.get(letter)
 

@@ -86,9 +86,9 @@ class Session:
             except BaseException:
                 self._watchdog.stop()
                 raise
-        for backend in self.backends.values():
-            backend.attach(self._store, self.members, launch.rank)
         try:
+            for backend in self.backends.values():
+                backend.attach(self._store, self.members, launch.rank)
             self.world = self._make(tuple(range(launch.world_size)), "world")
         except CommError:
             self.close()
