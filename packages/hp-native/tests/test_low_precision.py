@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_an_error_that_says_so() -> None:
         "dtype": "float32 tensors, not float64",
         "op": "there are 'sum' and 'avg'",
         "wire": "'fp8' is not one of 'bf16', 'e4m3'",
-        "sizes": "3 rows do not divide into 2 equal pieces",
+        "sizes": "3 rows \\(shape \\(3,\\)\\) do not divide into 2 equal pieces",
     }
     for which, text in texts.items():
         with pytest.raises(RankError, match=text):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from hp_core import comm
-from hp_core.comm.arguments import as_group, check_out, check_sizes, check_sum, rows
+from hp_core.comm.arguments import as_group, check_out, check_own, check_sizes, check_sum, equal_pieces, rows
 from hp_core.comm.group import Group
 from hp_core.comm.run import run_call
 from hp_core.comm.tensors import check_tensor
@@ -110,12 +110,7 @@ def reduce_scatter(
     _check_op(op)
     shape = rows("reduce_scatter", tensor)
     if sizes is None:
-        if shape[0] % group.size:
-            raise CommError(
-                f"reduce_scatter on group {group.name}: {shape[0]} rows do not divide into {group.size} equal "
-                "pieces; pass sizes=[...] for uneven ones"
-            )
-        sizes = [shape[0] // group.size] * group.size
+        sizes = [equal_pieces("reduce_scatter", "sizes=[...]", shape, group)] * group.size
     sizes = check_sizes("sizes", sizes, group)
     check_sum("reduce_scatter", "sizes", sizes, shape, group)
     if out is not None:
@@ -152,11 +147,7 @@ def all_gather(
     group, channel, number = _prepare("all_gather", tensor, group, wire)
     shape = rows("all_gather", tensor)
     sizes = check_sizes("sizes", [shape[0]] * group.size if sizes is None else sizes, group)
-    if sizes[group.rank] != shape[0]:
-        raise CommError(
-            f"all_gather on group {group.name}: sizes[{group.rank}] is {sizes[group.rank]}, but this rank's tensor has "
-            f"{shape[0]} rows"
-        )
+    check_own("all_gather", sizes, shape, group)
     if out is not None:
         check_out("all_gather", out, tensor, (sum(sizes), *shape[1:]), group)
     call = group.begin("all_gather", tensor, timeout_s, f"in {wire}", sizes)

@@ -13,7 +13,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hp_core.comm import session as _session
-from hp_core.comm.arguments import as_group, check_ops, check_out, check_rank, check_sizes, check_sum, rows
+from hp_core.comm.arguments import (
+    as_group,
+    check_ops,
+    check_out,
+    check_own,
+    check_rank,
+    check_sizes,
+    check_sum,
+    equal_pieces,
+    rows,
+)
 from hp_core.comm.group import Group
 from hp_core.comm.run import run_call
 from hp_core.comm.tensors import check_tensor
@@ -91,11 +101,7 @@ def all_gather(
         total = shape[0] * group.size
     else:
         sizes = check_sizes("sizes", sizes, group)
-        if sizes[group.rank] != shape[0]:
-            raise CommError(
-                f"all_gather on group {group.name}: sizes[{group.rank}] is {sizes[group.rank]}, but this rank's tensor "
-                f"has {shape[0]} rows (shape {shape}); sizes lists dim 0 of each rank's tensor"
-            )
+        check_own("all_gather", sizes, shape, group)
         total = sum(sizes)
         if min(sizes) == max(sizes):
             sizes = None
@@ -138,12 +144,7 @@ def reduce_scatter(
     name = reduction(tensor.dtype, op)
     shape = rows("reduce_scatter", tensor)
     if sizes is None:
-        if shape[0] % group.size:
-            raise CommError(
-                f"reduce_scatter on group {group.name}: {shape[0]} rows (shape {shape}) do not divide into "
-                f"{group.size} equal pieces; pass sizes=[...] for uneven ones"
-            )
-        mine = shape[0] // group.size
+        mine = equal_pieces("reduce_scatter", "sizes=[...]", shape, group)
     else:
         sizes = check_sizes("sizes", sizes, group)
         check_sum("reduce_scatter", "sizes", sizes, shape, group)
@@ -191,12 +192,8 @@ def all_to_all(
         given, other = ("output_sizes", "input_sizes") if input_sizes is None else ("input_sizes", "output_sizes")
         raise CommError(f"all_to_all on group {group.name}: {given} is given without {other}; pass both or neither")
     if input_sizes is None or output_sizes is None:
-        if shape[0] % group.size:
-            raise CommError(
-                f"all_to_all on group {group.name}: {shape[0]} rows (shape {shape}) do not divide into "
-                f"{group.size} equal pieces; pass input_sizes and output_sizes for uneven ones"
-            )
-        input_sizes = output_sizes = [shape[0] // group.size] * group.size
+        piece = equal_pieces("all_to_all", "input_sizes and output_sizes", shape, group)
+        input_sizes = output_sizes = [piece] * group.size
     else:
         input_sizes = check_sizes("input_sizes", input_sizes, group)
         output_sizes = check_sizes("output_sizes", output_sizes, group)

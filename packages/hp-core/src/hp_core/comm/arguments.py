@@ -66,6 +66,25 @@ def check_sum(kind: str, name: str, sizes: Sequence[int], shape: tuple[int, ...]
         )
 
 
+def equal_pieces(kind: str, names: str, shape: tuple[int, ...], group: Group) -> int:
+    """Return how many rows each rank has of dim 0, which must divide; ``names``: what uneven pieces are given by."""
+    if shape[0] % group.size:
+        raise CommError(
+            f"{kind} on group {group.name}: {shape[0]} rows (shape {shape}) do not divide into {group.size} equal "
+            f"pieces; pass {names} for uneven ones"
+        )
+    return shape[0] // group.size
+
+
+def check_own(kind: str, sizes: Sequence[int], shape: tuple[int, ...], group: Group) -> None:
+    """Raise unless ``sizes``, dim 0 of each rank's tensor, says of this rank what its tensor has."""
+    if sizes[group.rank] != shape[0]:
+        raise CommError(
+            f"{kind} on group {group.name}: sizes[{group.rank}] is {sizes[group.rank]}, but this rank's tensor "
+            f"has {shape[0]} rows (shape {shape}); sizes lists dim 0 of each rank's tensor"
+        )
+
+
 def check_rank(kind: str, name: str, rank: Any, group: Group) -> int:
     """Return ``rank`` as an int, which must be an index within the group."""
     index = whole_number(f"{kind} on group {group.name}: {name}", rank)
