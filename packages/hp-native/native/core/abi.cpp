@@ -36,8 +36,9 @@ struct hpn_domain {
     hpn::Registry registry;
     const uint64_t made_after_forks = num_forks.load();
 
-    hpn_domain(void* memory, int num_processes, int me, std::vector<int> pidfds, bool oversubscribed)
-        : domain(memory, num_processes, me, std::move(pidfds), oversubscribed), engine(domain) {}
+    hpn_domain(void* memory, int num_processes, int me, std::vector<int> pidfds, bool oversubscribed,
+               const std::vector<int>& pids)
+        : domain(memory, num_processes, me, std::move(pidfds), oversubscribed, pids), engine(domain) {}
 };
 
 struct hpn_group {
@@ -121,14 +122,27 @@ int hpn_allocate(int fd, uint64_t offset, uint64_t bytes) {
         return 0;
     });
 }
-uint64_t hpn_available_memory(void) { return hpn::available_memory(); }
+uint64_t hpn_available_memory(void) {
+    uint64_t bytes = 0;
+    guarded([&] {
+        bytes = hpn::available_memory().bytes;
+        return 0;
+    });
+    return bytes;
+}
 
 uint64_t hpn_domain_bytes(int num_processes) { return hpn::domain_bytes(num_processes); }
 
-hpn_domain* hpn_domain_open(void* memory, int num_processes, int me, const int* pidfds, int oversubscribed) {
+int hpn_has_ended(int pid, int pidfd) { return hpn::has_ended(pid, pidfd) ? 1 : 0; }
+
+hpn_domain* hpn_domain_open(void* memory, int num_processes, int me, const int* pids, const int* pidfds,
+                            int oversubscribed) {
     hpn_domain* domain = nullptr;
     guarded([&] {
-        domain = new hpn_domain(memory, num_processes, me, {pidfds, pidfds + num_processes}, oversubscribed != 0);
+        std::vector<int> known(static_cast<size_t>(num_processes), 0);
+        if (pids != nullptr) known.assign(pids, pids + num_processes);
+        domain = new hpn_domain(memory, num_processes, me, {pidfds, pidfds + num_processes}, oversubscribed != 0,
+                                known);
         return 0;
     });
     return domain;
@@ -255,7 +269,7 @@ intptr_t hpn_batch(hpn_group* group, const hpn_message* messages, int num_messag
 
 int hpn_test(intptr_t operation) {
     Operation& op = operation_at(operation);
-    if (op.state() == 0) op.group().drive();
+    if (op.state() == 0 && !op.group().drive()) op.group().look_around_sometimes(hpn::now_ns());
     int state = op.state();
     return state < 0 ? failed(state, op.error()) : state;
 }

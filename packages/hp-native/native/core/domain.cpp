@@ -42,7 +42,14 @@ bool alive_by_proc(int pid) {
 
 }  // namespace
 
-Domain::Domain(void* memory, int num_processes, int me, std::vector<int> pidfds, bool oversubscribed)
+bool has_ended(int pid, int pidfd) {
+    if (pidfd < 0) return !alive_by_proc(pid);
+    pollfd ask{pidfd, POLLIN, 0};
+    return ::poll(&ask, 1, 0) == 1;
+}
+
+Domain::Domain(void* memory, int num_processes, int me, std::vector<int> pidfds, bool oversubscribed,
+               const std::vector<int>& pids)
     : header_(static_cast<DomainHeader*>(memory)),
       lines_(reinterpret_cast<ProcessLine*>(static_cast<char*>(memory) + sizeof(DomainHeader))),
       num_processes_(num_processes),
@@ -51,6 +58,9 @@ Domain::Domain(void* memory, int num_processes, int me, std::vector<int> pidfds,
       oversubscribed_(oversubscribed) {
     if (num_processes < 1 || me < 0 || me >= num_processes || pidfds_.size() != static_cast<size_t>(num_processes)) {
         throw Error(Code::invalid, "a domain needs its index, and one descriptor for each process");
+    }
+    for (size_t index = 0; index < pids.size(); ++index) {
+        if (pids[index] > 0) lines_[index].pid.store(pids[index], std::memory_order_relaxed);
     }
     lines_[me].pid.store(::getpid(), std::memory_order_relaxed);
 }
@@ -116,12 +126,10 @@ void Domain::abort() {
 bool Domain::gone(int index) const {
     if (index == me_) return false;
     int fd = pidfds_[static_cast<size_t>(index)];
-    if (fd < 0) {
-        int pid = this->pid(index);
-        return pid > 0 && pid != ::getpid() && !alive_by_proc(pid);  // the same pid: ranks that are threads of one
-    }
-    pollfd ask{fd, POLLIN, 0};
-    return ::poll(&ask, 1, 0) == 1;
+    int pid = this->pid(index);
+    // Not known yet; or the same as ours: ranks that are threads of one process.
+    if (fd < 0 && (pid <= 0 || pid == ::getpid())) return false;
+    return has_ended(pid, fd);
 }
 
 }  // namespace hpn

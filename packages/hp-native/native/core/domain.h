@@ -9,11 +9,16 @@
 
 namespace hpn {
 
+// Whether a process has ended (a zombie has): by its pidfd, or by /proc where that is -1. A system call, or three.
+bool has_ended(int pid, int pidfd);
+
 // This process's end of the domain. Made over memory that all processes map; owns the descriptors that it is given.
 class Domain {
 public:
-    // pidfds[i] watches process i; -1 where there is none (then /proc is asked).
-    Domain(void* memory, int num_processes, int me, std::vector<int> pidfds, bool oversubscribed);
+    // pidfds[i] watches process i; -1 where there is none (then /proc is asked about pids[i], or about what that
+    // process says of itself once it is here).
+    Domain(void* memory, int num_processes, int me, std::vector<int> pidfds, bool oversubscribed,
+           const std::vector<int>& pids = {});
     ~Domain();
     Domain(const Domain&) = delete;
     Domain& operator=(const Domain&) = delete;

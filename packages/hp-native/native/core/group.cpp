@@ -260,6 +260,13 @@ void Group::look_around() {
     }
 }
 
+void Group::look_around_sometimes(int64_t now_ns) {
+    constexpr int64_t interval_ns = 1'000'000;
+    int64_t last = looked_ns_.load(std::memory_order_relaxed);
+    if (now_ns - last < interval_ns) return;
+    if (looked_ns_.compare_exchange_strong(last, now_ns, std::memory_order_relaxed)) look_around();
+}
+
 // Spinning is fastest where every rank has a core of its own; where they share, the one that is waited for needs ours.
 constexpr int64_t kSpinNs = 30'000;
 constexpr int64_t kYieldNs = 60'000;

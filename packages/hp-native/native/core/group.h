@@ -88,6 +88,8 @@ public:
     void fail_all(int code, const std::string& text);
     // Look whether the job gave up or a rank has ended; then fail everything.
     void look_around();
+    // The same, but at most once a millisecond: for whoever asks again and again.
+    void look_around_sometimes(int64_t now_ns);
 
 private:
     using Count = std::atomic<uint64_t> RankLine::*;
@@ -124,6 +126,7 @@ private:
     std::mutex inbox_lock_;
     std::vector<Operation*> inbox_;
     std::atomic<int> num_left_{0};
+    std::atomic<int64_t> looked_ns_{0};
     std::atomic<int> broken_{0};
     std::string why_broken_;  // written once, before `broken_`
 };

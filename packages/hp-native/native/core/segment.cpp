@@ -12,6 +12,7 @@
 #include <string>
 
 #include "error.h"
+#include "layout.h"
 
 namespace hpn {
 namespace {
@@ -42,28 +43,42 @@ uint64_t free_below(uint64_t limit, uint64_t used, uint64_t reclaimable) {
     return limit > used ? limit - used : 0;
 }
 
-// What the cgroup of `path` and those above it leave, where they have a limit.
-uint64_t cgroup_room(const std::string& root, std::string path, const char* limit_file, const char* used_file,
-                     const char* reclaimable) {
-    uint64_t room = UINT64_MAX;
+// The smallest room of the cgroup of `path` and those above it, where they have a limit.
+void look_at_cgroup(Room& room, const std::string& root, std::string path, const char* limit_file,
+                    const char* used_file, const char* reclaimable) {
     for (;;) {
         std::string folder = root + path;
         uint64_t limit = 0;
         uint64_t used = 0;
         if (read_number(folder + "/" + limit_file, limit) && read_number(folder + "/" + used_file, used)) {
-            room = std::min(room, free_below(limit, used, read_field(folder + "/memory.stat", reclaimable)));
+            uint64_t bytes = free_below(limit, used, read_field(folder + "/memory.stat", reclaimable));
+            if (bytes < room.bytes) {
+                room = {bytes, "the memory cgroup " + (path.empty() ? "/" : path) + " has (" + limit_file + " " +
+                                   std::to_string(limit) + ")"};
+            }
         }
-        if (path.empty()) return room;
+        if (path.empty()) return;
         path.resize(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
     }
 }
 
+// Kept for the program: its stacks and heap grow by page faults, which nobody can refuse.
+constexpr uint64_t kReserveBytes = 16u << 20;
+constexpr uint64_t kMostAtOnce = 4u << 20;
+constexpr uint64_t kLeastAtOnce = 64u << 10;
+// As many ranks may look at the same moment and then allocate, and still there is room for all.
+constexpr uint64_t kRanksAtOnce = 32;
+
 }  // namespace
 
-uint64_t available_memory() {
-    uint64_t room = read_field("/proc/meminfo", "MemAvailable:") * 1024;
-    if (room == 0) room = UINT64_MAX;
+Room available_memory() {
+    Room room{read_field("/proc/meminfo", "MemAvailable:") * 1024, "the machine has (MemAvailable)"};
+    if (room.bytes == 0) room.bytes = UINT64_MAX;
+    errno = 0;
     std::ifstream groups("/proc/self/cgroup");
+    if (!groups && (errno == EMFILE || errno == ENFILE)) {
+        throw Error(Code::system, std::string("how much memory is left cannot be read: ") + std::strerror(errno));
+    }
     std::string line;
     while (std::getline(groups, line)) {
         // "hierarchy:controllers:path"
@@ -74,31 +89,38 @@ uint64_t available_memory() {
         std::string path = line.substr(second + 1);
         if (path == "/") path.clear();
         if (controllers.empty()) {
-            room = std::min(room,
-                            cgroup_room("/sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file"));
+            look_at_cgroup(room, "/sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file");
         } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
-            room = std::min(room, cgroup_room("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes",
-                                              "memory.usage_in_bytes", "total_inactive_file"));
+            look_at_cgroup(room, "/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                           "total_inactive_file");
         }
     }
     return room;
 }
 
+// [Note: Room before memory] In a full cgroup the kernel refuses nothing: it kills a process. So look before, and again
+// before each piece, since others allocate at the same time and may all have found the same room.
 void allocate(int fd, uint64_t offset, uint64_t bytes) {
-    if (bytes == 0) return;
-    // In a full cgroup the kernel does not refuse: it ends a process. So look first.
-    uint64_t room = available_memory();
-    if (room < bytes) {
-        throw Error(Code::no_memory, std::to_string(bytes) + " bytes of shared memory are needed, and " +
-                                         std::to_string(room) + " bytes are left (memory cgroup or machine)");
-    }
-    int result = 0;
-    do {
-        result = ::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-    } while (result == EINTR);
-    if (result != 0) {
-        throw Error(Code::no_memory, "could not allocate " + std::to_string(bytes) +
-                                         " bytes of shared memory: " + std::strerror(result));
+    for (uint64_t done = 0; done < bytes;) {
+        Room room = available_memory();
+        uint64_t left = room.bytes > kReserveBytes ? room.bytes - kReserveBytes : 0;
+        if (left < bytes - done) {
+            std::string text = std::to_string(bytes) + " bytes of shared memory are wanted";
+            if (done > 0) text += ", of which " + std::to_string(done) + " were there already";
+            throw Error(Code::no_memory, text + ", and " + std::to_string(left) + " bytes are left of what " +
+                                             room.limit + ", " + std::to_string(kReserveBytes) +
+                                             " more being kept for the program");
+        }
+        uint64_t piece = std::min({bytes - done, kMostAtOnce, std::max(kLeastAtOnce, left / kRanksAtOnce / kPage * kPage)});
+        int result = 0;
+        do {
+            result = ::fallocate(fd, 0, static_cast<off_t>(offset + done), static_cast<off_t>(piece)) == 0 ? 0 : errno;
+        } while (result == EINTR);
+        if (result != 0) {
+            throw Error(Code::no_memory, "could not allocate " + std::to_string(bytes) +
+                                             " bytes of shared memory: " + std::strerror(result));
+        }
+        done += piece;
     }
 }
 

@@ -5,15 +5,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace hpn {
 
 // Allocate the pages of a range of the file behind `fd`, which may be there already.
-// Throws Error(no_memory) where the memory, or what the memory cgroup leaves, is too small.
+// Throws Error(no_memory) where the memory, or what the memory cgroup leaves, is too small; part may be allocated then.
 void allocate(int fd, uint64_t offset, uint64_t bytes);
 
-// Bytes that this process may still use before its memory cgroup (or one above it) or the machine is full, page cache
-// that can be given up included.
-uint64_t available_memory();
+struct Room {
+    uint64_t bytes;
+    std::string limit;  // whose room it is, as in "of what … has"
+};
+// What this process may still use before its memory cgroup (or one above it) or the machine is full, page cache that
+// can be given up included. Throws Error(system) where no descriptor is left to look with.
+Room available_memory();
 
 }  // namespace hpn

@@ -14,7 +14,7 @@
 
 // Raised by one whenever a function below changes its arguments, its result or its meaning.
 // hp_native.library.ABI_VERSION is the number that the Python files expect.
-#define HPN_ABI_VERSION 1
+#define HPN_ABI_VERSION 2
 
 HPN_API uint32_t hpn_abi_version(void);
 
@@ -31,14 +31,19 @@ HPN_API int hpn_error_code(void);
 // ---- memory ----
 // Allocate the pages of a range of a file; 0, or a negative number.
 HPN_API int hpn_allocate(int fd, uint64_t offset, uint64_t bytes);
+// 0 on failure, too.
 HPN_API uint64_t hpn_available_memory(void);
 
 // ---- the processes of a job on this host ----
 typedef struct hpn_domain hpn_domain;
 HPN_API uint64_t hpn_domain_bytes(int num_processes);
-// `memory`: hpn_domain_bytes, zero at first, mapped by all. `pidfds`: one for each process, -1 where there is none; they
-// are taken over. `oversubscribed`: there are more processes than cores. NULL on failure.
-HPN_API hpn_domain* hpn_domain_open(void* memory, int num_processes, int me, const int* pidfds, int oversubscribed);
+// Whether a process has ended (a zombie has): by its pidfd, or by /proc where that is -1.
+HPN_API int hpn_has_ended(int pid, int pidfd);
+// `memory`: hpn_domain_bytes, zero at first, mapped by all. `pids`: one for each process, 0 (or NULL for all) where it is
+// not known before that process opens its end. `pidfds`: one for each, -1 where there is none; they are taken over.
+// `oversubscribed`: there are more processes than cores. NULL on failure: then the descriptors stay the caller's.
+HPN_API hpn_domain* hpn_domain_open(void* memory, int num_processes, int me, const int* pids, const int* pidfds,
+                                    int oversubscribed);
 // Give up: everything that any process of the domain waits for fails within a moment.
 HPN_API void hpn_domain_abort(hpn_domain* domain);
 // After all its groups were closed.
@@ -97,7 +102,7 @@ HPN_API intptr_t hpn_batch(hpn_group* group, const hpn_message* messages, int nu
 // 1 when it is done, 0 when it is not after that time, negative when it failed. Unless the result is 0 the operation is
 // gone afterwards.
 HPN_API int hpn_wait(intptr_t operation, double seconds);
-// The same at once, and the operation stays.
+// The same at once, and the operation stays. Now and then it looks whether a rank has ended.
 HPN_API int hpn_test(intptr_t operation);
 // The caller goes on with something else: let the library's thread see to it.
 HPN_API void hpn_leave(intptr_t operation);

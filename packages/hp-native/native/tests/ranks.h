@@ -98,7 +98,8 @@ public:
     explicit Job(int size, bool oversubscribed = true) : memory_(hpn_domain_bytes(size)) {
         std::vector<int> pidfds(static_cast<size_t>(size), -1);
         for (int me = 0; me < size; ++me) {
-            domains_.push_back(hpn_domain_open(memory_.start(), size, me, pidfds.data(), oversubscribed ? 1 : 0));
+            domains_.push_back(
+                hpn_domain_open(memory_.start(), size, me, nullptr, pidfds.data(), oversubscribed ? 1 : 0));
             if (domains_.back() == nullptr) std::abort();
         }
     }

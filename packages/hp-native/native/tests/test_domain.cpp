@@ -90,10 +90,28 @@ void test_zombie_is_gone() {
     }
 }
 
+// A process that ended before it opened its end of the domain: it never said who it is, so whoever made it has to.
+void test_one_that_never_came_is_gone() {
+    for (bool with_pidfd : {true, false}) {
+        Mapping memory(hpn::domain_bytes(2));
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        int pidfd = with_pidfd ? static_cast<int>(syscall(SYS_pidfd_open, child, 0)) : -1;
+        Domain own(memory.start(), 2, 0, {-1, pidfd}, true, {getpid(), child});
+        CHECK_EQ(own.pid(1), child);
+        double start = seconds_now();
+        while (!own.gone(1) && seconds_now() - start < 10) std::this_thread::yield();
+        CHECK(own.gone(1));
+        CHECK(!own.gone(0));
+        waitpid(child, nullptr, 0);
+    }
+}
+
 }  // namespace
 
 int main() {
     limit_time(400);
+    test_one_that_never_came_is_gone();
     test_zombie_is_gone();  // forks: before there are threads
     test_no_ring_is_lost();
     test_sleep_ends_after_its_time();

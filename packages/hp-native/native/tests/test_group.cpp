@@ -83,7 +83,7 @@ void test_refused_arguments() {
     CHECK(hpn_group_open(job.domain(0), data, -1, 0, 1, processes, 0) == nullptr);
     processes[1] = 7;
     CHECK(hpn_group_open(job.domain(0), data, -1, 0, 2, processes, 4096) == nullptr);
-    CHECK(hpn_domain_open(data, 1, 1, &other, 1) == nullptr);
+    CHECK(hpn_domain_open(data, 1, 1, nullptr, &other, 1) == nullptr);
     // Nothing of that was put into the queue.
     job.run([&](int rank) { CHECK_EQ(finish(hpn_barrier(team[rank])), 1); });
 }
@@ -157,6 +157,19 @@ void test_ends_while_others_wait() {
     }
 }
 
+// Whoever only asks is told, too.
+void test_asking_sees_the_abort() {
+    Job job(2);
+    Team& team = job.everybody();
+    intptr_t operation = hpn_barrier(team[0]);
+    CHECK_EQ(hpn_test(operation), 0);
+    hpn_domain_abort(job.domain(1));
+    double start = seconds_now();
+    while (hpn_test(operation) == 0 && seconds_now() - start < 5) std::this_thread::yield();
+    CHECK_EQ(hpn_test(operation), aborted);
+    hpn_drop(operation);
+}
+
 void test_close_under_way() {
     Job job(2);
     Team& team = job.everybody();
@@ -228,6 +241,7 @@ int main() {
     test_time_limit_then_drop();
     test_wait_after_time_limit_goes_on();
     test_ends_while_others_wait();
+    test_asking_sees_the_abort();
     test_close_under_way();
     test_abort_from_another_thread();
     test_many_threads();

@@ -104,7 +104,7 @@ private:
         if (hpn_allocate(group_file, 0, plan.control_bytes) != 0) return 101;
         if (hpn_allocate(group_file, plan.staging_offset, plan.staging_bytes) != 0) return 101;
         void* domain_memory = map(domain_file, hpn_domain_bytes(num_ranks));
-        hpn_domain* domain = hpn_domain_open(domain_memory, num_ranks, rank, pidfds, 1);
+        hpn_domain* domain = hpn_domain_open(domain_memory, num_ranks, rank, pids, pidfds, 1);
         if (domain == nullptr) return 102;
         hpn_group* group = hpn_group_open(domain, map(group_file, plan.total_bytes), group_file, rank, num_ranks,
                                           processes, slot_bytes);
@@ -158,6 +158,21 @@ void test_deaths(int num_jobs) {
             CHECK_TOLD(seconds_now() - start < 1.0, std::to_string(seconds_now() - start));
         }
         for (int rank = 0; rank < num_ranks; ++rank) CHECK_EQ(job.status(rank), rank == victim ? -SIGKILL : ended_well);
+    }
+}
+
+// Whoever only asks, and never waits, sees a death as well.
+void test_death_seen_by_asking() {
+    for (int turn = 0; turn < 2; ++turn) {
+        Processes job([](int rank, hpn_domain*, hpn_group* group) {
+            if (rank == 2) raise(SIGKILL);
+            intptr_t operation = hpn_barrier(group);
+            int result = 0;
+            while ((result = hpn_test(operation)) == 0) sched_yield();
+            return result == peer_gone ? ended_well : 9;
+        });
+        for (int rank : {0, 1, 3}) CHECK(job.ends(rank, 10));
+        for (int rank = 0; rank < num_ranks; ++rank) CHECK_EQ(job.status(rank), rank == 2 ? -SIGKILL : ended_well);
     }
 }
 
@@ -215,6 +230,7 @@ int main(int argc, char** argv) {
     test_early_leaver();
     test_stopped();
     test_forked_child();
+    test_death_seen_by_asking();
     test_deaths(argc > 1 ? std::atoi(argv[1]) : 50);
     return hpn::check::report();
 }

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,7 +17,6 @@ from hp_core.comm.types import P2P, Tensor, dtype_name
 from hp_native.abi import DTYPES, OPS, Message, native, raise_last
 from hp_native.handle import ShmHandle
 from hp_native.host import Host
-from hp_native.memory import Mapping
 from hp_native.tensors import Tensors
 
 #: What each rank may have posted and not yet been read, in bytes; four times that is allocated for each rank.
@@ -51,12 +49,9 @@ class ShmChannel:
         self._size = size = len(ranks)
         layout = library.hpn_group_plan(size, rank, SLOT_BYTES)
         own = (layout.staging_offset, layout.staging_bytes)
-        descriptor = host.share(f"{key}/shm", ranks, rank, layout.total_bytes, layout.control_bytes, own, timeout_s)
-        try:
-            self._mapping = Mapping(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        descriptor, self._mapping = host.share(
+            f"{key}/shm", ranks, rank, layout.total_bytes, layout.control_bytes, own, timeout_s
+        )
         processes = (ctypes.c_int * size)(*(host.index[rank] for rank in ranks))
         self.group = library.hpn_group_open(
             host.domain, self._mapping.address, descriptor, rank, size, processes, SLOT_BYTES

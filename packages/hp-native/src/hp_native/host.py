@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 from hp_core.comm.backend import Member, Store
 from hp_core.errors import CommError
+from hp_core.platform.host_cores import num_cores
 from hp_native.abi import native, raise_last
 from hp_native.memory import Mapping
 from hp_native.rendezvous import share_memory
@@ -36,6 +37,9 @@ class Host:
         self.index = {member.rank: index for index, member in enumerate(members)}
         self.me = self.index[rank]
         self._watched = [-1 if member.rank == rank else _watch(member.pid) for member in members]
+        self._num_shared: Counter[str] = Counter()
+        #: How many backends of this process use it.
+        self.num_users = 1
         total_bytes = library.hpn_domain_bytes(len(members))
 
         def prepare(descriptor: int) -> None:
@@ -43,20 +47,26 @@ class Host:
                 raise_last()
 
         key = f"shm/{members[0].rank}"
-        descriptor = share_memory(store, key, self.me, len(members), total_bytes, prepare, self.look_around, timeout_s)
+        ranks = [member.rank for member in members]
         try:
-            self._mapping = Mapping(descriptor)
-        finally:
+            descriptor, self._mapping = share_memory(
+                store, key, ranks, self.me, total_bytes, prepare, self.look_around, timeout_s
+            )
             os.close(descriptor)
-        pidfds = (ctypes.c_int * len(members))(*(os.dup(fd) if fd >= 0 else -1 for fd in self._watched))
-        #: How many backends of this process use it.
-        self.num_users = 1
-        #: The library's.
-        self.domain = library.hpn_domain_open(
-            self._mapping.address, len(members), self.me, pidfds, len(members) > num_cores()
-        )
-        if not self.domain:
-            raise_last()
+            count = len(members)
+            pids = (ctypes.c_int * count)(*(member.pid for member in members))
+            pidfds = (ctypes.c_int * count)(*self._watched)
+            #: The library's, which owns the descriptors in ``_watched`` from here on.
+            self.domain = library.hpn_domain_open(
+                self._mapping.address, count, self.me, pids, pidfds, count > num_cores()
+            )
+            if not self.domain:
+                raise_last()
+        except BaseException:
+            for fd in self._watched:
+                if fd >= 0:
+                    os.close(fd)
+            raise
 
     def share(
         self,
@@ -67,11 +77,11 @@ class Host:
         common_bytes: int,
         own: tuple[int, int],
         timeout_s: float,
-    ) -> int:
-        """Return a descriptor of memory that the members of a group share; all of them call it.
+    ) -> tuple[int, Mapping]:
+        """Return a descriptor of memory that the members of a group share, and its mapping; all of them call it.
 
         Args:
-            key: Names it in the store; not used before.
+            key: Names it in the store, with how often it was asked for: after a failure one may try again.
             ranks: The members' world ranks.
             rank: This one's index in ``ranks``.
             total_bytes: Length of the segment.
@@ -90,8 +100,10 @@ class Host:
             if library.hpn_allocate(descriptor, *own):
                 raise_last()
 
+        number = self._num_shared[key]
+        self._num_shared[key] += 1
         alive = partial(self.look_around, ranks)
-        return share_memory(self.store, key, rank, len(ranks), total_bytes, prepare, alive, timeout_s)
+        return share_memory(self.store, f"{key}/{number}", ranks, rank, total_bytes, prepare, alive, timeout_s)
 
     def look_around(self, only: Sequence[int] | None = None) -> None:
         """Raise where one of the processes (those of the world ranks ``only``) has ended.
@@ -99,8 +111,11 @@ class Host:
         Raises:
             CommError: it has.
         """
-        for member, fd in zip(self.members, self._watched, strict=True):
-            if fd >= 0 and (only is None or member.rank in only) and select.select([fd], [], [], 0)[0]:
+        has_ended = native().hpn_has_ended
+        for index, member in enumerate(self.members):
+            if index == self.me or (only is not None and member.rank not in only):
+                continue
+            if has_ended(member.pid, self._watched[index]):
                 raise CommError(f"rank {member.rank} (process {member.pid}) has ended")
 
     def close(self) -> None:
@@ -112,9 +127,6 @@ class Host:
         if _joined is not None and _joined[1] is self:
             _joined = None
         native().hpn_domain_close(self.domain)
-        for fd in self._watched:
-            if fd >= 0:
-                os.close(fd)
         self._watched = [-1] * len(self.members)
 
 
@@ -153,16 +165,5 @@ def _watch(pid: int) -> int:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         raise CommError(f"process {pid}, a rank of this job, has ended") from None
-    except OSError:
+    except (OSError, AttributeError):  # an old system, a sandbox, no descriptor left, a Python built on an old system
         return -1
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use: by its affinity, and by the quota of its control group."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

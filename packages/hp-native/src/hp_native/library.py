@@ -17,7 +17,7 @@ from hp_native import build_info
 #: The part of the build that the library holds.
 PART = "symmetric_memory"
 #: The number that `hpn_abi_version` must return: ``HPN_ABI_VERSION`` of the header.
-ABI_VERSION = 1
+ABI_VERSION = 2
 #: Builds and installs again. pip's cache may hold the wheel without the library, an index one of another machine.
 REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary hp-native hp-native"
 

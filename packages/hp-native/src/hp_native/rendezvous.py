@@ -3,11 +3,16 @@
 
 A memfd is in no file system: when the last process that holds it ends, however it ends, it is gone. The descriptor goes
 over a Unix socket in the abstract namespace, to processes of the same user that know a secret from the job's store.
+
+[Note: One verdict] All members get the memory, mapped, or all raise for the same reason. Whoever fails says why in the
+store and closes its sockets; whoever waits for it looks there, and the first reason counts. Whoever succeeds tells the
+one that made the memory and waits for it to say that all have: from then on nobody can fail any more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -15,33 +20,189 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from hp_core.comm.backend import Store
 from hp_core.errors import CommError, CommTimeoutError
+from hp_native.memory import Mapping, explain
 
-_LOOK_S = 0.25
-_SECRET_BYTES = 32
-_ANSWER_BYTES = 65536
+_LOOK_S = 0.1
+#: What a member that closed its socket may take to be seen as ended, or to say why.
+_SILENCE_S = 2.0
+_GRACE_S = 1.0
+_HELLO = struct.Struct("32si")  # the secret, and who it is
+_DONE = b"done"
+
+
+class _ToldError(Exception):
+    """What a member said in the store: whether its time was over, and why it failed."""
+
+    def __init__(self, late: bool, reason: str) -> None:
+        super().__init__(reason)
+        self.late = late
+
+
+class _Meeting:
+    """One member's view of the making of a segment.
+
+    Args:
+        store: The job's.
+        key: Names the segment; not used before.
+        ranks: The members' world ranks.
+        index: This member's.
+        alive: Raises when waiting is in vain.
+        timeout_s: How long all may take.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        ranks: Sequence[int],
+        index: int,
+        alive: Callable[[], None],
+        timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._failed = f"{key}/failed"
+        self._ranks = ranks
+        self._me = ranks[index]
+        self._alive = alive
+        # The first is the one that knows who is missing: so its time is over before that of the others.
+        self._end = time.monotonic() + timeout_s + (_GRACE_S if index > 0 else 0.0)
+
+    def fail(self, reason: str, late: bool = False) -> CommError:
+        """Tell the others why this member failed; return what all raise."""
+        reason = f"rank {self._me}: {reason}"
+        with contextlib.suppress(Exception):  # the store ended with its host, which the others see by themselves
+            late, reason = json.loads(self._store.set_once(self._failed, json.dumps([late, reason]).encode()))
+        return self.error(late, reason)
+
+    def error(self, late: bool, reason: str) -> CommError:
+        """Return the error for this rank."""
+        return (CommTimeoutError if late else CommError)(f"rank {self._me}: no shared memory {self._key}: {reason}")
+
+    def look(self, waits_for: str, ask: bool = True) -> None:
+        """Raise where waiting is in vain; ``ask``: the store too."""
+        self._alive()
+        if ask and self._store.check(self._failed) and (verdict := self._store.get(self._failed, 1.0)):
+            raise _ToldError(*json.loads(verdict))
+        if time.monotonic() > self._end:
+            raise TimeoutError(waits_for)
+
+    def await_readable(self, which: socket.socket, waits_for: str, ask: bool = False) -> None:
+        """Return when ``which`` has something to read, which a connection has when it is closed, too."""
+        poll = select.poll()
+        poll.register(which, select.POLLIN)
+        while not poll.poll(_LOOK_S * 1000):
+            self.look(waits_for, ask)
+
+    @contextlib.contextmanager
+    def connection_to(self, rank: int) -> Iterator[None]:
+        """Turn an end of the connection into the reason for it."""
+        try:
+            yield
+        except ConnectionError:
+            end = time.monotonic() + _SILENCE_S
+            while time.monotonic() < end:
+                self.look(f"rank {rank} went away")
+                time.sleep(0.01)
+            raise CommError(f"rank {rank} went away and did not say why") from None
+
+    def await_done(self, peer: socket.socket, rank: int, waits_for: str) -> None:
+        """Wait until ``rank`` says that all is well."""
+        with self.connection_to(rank):
+            self.await_readable(peer, waits_for)
+            if peer.recv(len(_DONE)) != _DONE:
+                raise ConnectionResetError
+
+    def give(self, total_bytes: int, prepare: Callable[[int], None]) -> tuple[int, Mapping]:
+        """Make the segment and hand it out."""
+        with contextlib.ExitStack() as stack:
+            undo = stack.enter_context(contextlib.ExitStack())
+            memory = os.memfd_create(f"hp-native {self._key}", os.MFD_CLOEXEC)
+            undo.callback(os.close, memory)
+            os.ftruncate(memory, total_bytes)
+            secret = secrets.token_bytes(32)
+            name = f"hp-native/{secrets.token_hex(16)}"
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            listener.bind("\0" + name)
+            listener.listen(len(self._ranks))
+            self._store.set(self._key, json.dumps([name, secret.hex()]).encode())
+            prepare(memory)
+            mapping = Mapping(memory)
+            undo.callback(mapping.memory.close)
+            peers: dict[int, socket.socket] = {}
+            while missing := [rank for rank in self._ranks if rank != self._me and rank not in peers]:
+                self.await_readable(listener, f"ranks {missing} did not come", ask=True)
+                peer = stack.enter_context(listener.accept()[0])
+                if _uid(peer) != os.geteuid():
+                    continue
+                self.await_readable(peer, f"one of ranks {missing} says nothing")
+                hello = peer.recv(_HELLO.size)
+                if len(hello) != _HELLO.size:
+                    continue
+                said, rank = _HELLO.unpack(hello)
+                if secrets.compare_digest(said, secret):
+                    with self.connection_to(rank):
+                        socket.send_fds(peer, [_DONE], [memory])
+                    peers[rank] = peer
+            for rank, peer in peers.items():
+                self.await_done(peer, rank, f"rank {rank} has not prepared its part")
+            for peer in peers.values():
+                with contextlib.suppress(OSError):  # it has ended: whoever needs it will see that
+                    peer.send(_DONE)
+            undo.pop_all()
+            return memory, mapping
+
+    def take(self, prepare: Callable[[int], None]) -> tuple[int, Mapping]:
+        """Get the segment of the first member."""
+        maker = self._ranks[0]
+        while (found := self._store.get(self._key, _LOOK_S)) is None:
+            self.look(f"rank {maker} has not made the memory")
+        name, secret = json.loads(found)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer, contextlib.ExitStack() as undo:
+            with self.connection_to(maker):
+                peer.connect("\0" + name)
+                peer.send(_HELLO.pack(bytes.fromhex(secret), self._me))
+                self.await_readable(peer, f"the descriptor of rank {maker} does not come")
+                said, descriptors, flags, _ = socket.recv_fds(peer, len(_DONE), 1, socket.MSG_CMSG_CLOEXEC)
+                for descriptor in descriptors:
+                    undo.callback(os.close, descriptor)
+                if said != _DONE:
+                    raise ConnectionResetError
+            if not descriptors:
+                # The kernel drops a descriptor that finds no place, and says only that something was cut off.
+                number = errno.EMFILE if flags & socket.MSG_CTRUNC else errno.EBADF
+                raise OSError(number, f"no descriptor came from rank {maker} ({os.strerror(number)})")
+            prepare(descriptors[0])
+            mapping = Mapping(descriptors[0])
+            undo.callback(mapping.memory.close)
+            with self.connection_to(maker):
+                peer.send(_DONE)
+            self.await_done(peer, maker, f"not all of ranks {list(self._ranks)} have prepared their part")
+            undo.pop_all()
+            return descriptors[0], mapping
 
 
 def share_memory(
     store: Store,
     key: str,
+    ranks: Sequence[int],
     index: int,
-    num_members: int,
     total_bytes: int,
     prepare: Callable[[int], None],
     alive: Callable[[], None],
     timeout_s: float,
-) -> int:
-    """Return a descriptor of a new memory segment that all members share. Every member calls it.
+) -> tuple[int, Mapping]:
+    """Return a descriptor of a new memory segment that all members share, and its mapping. Every member calls it.
 
     Args:
         store: The job's.
         key: Names the segment; not used before.
-        index: This member's, 0 to ``num_members`` - 1; member 0 makes the segment.
-        num_members: How many share it.
+        ranks: The members' world ranks; the first makes the segment.
+        index: This member's in ``ranks``.
         total_bytes: Length of the segment, in which nothing is allocated yet.
         prepare: Called with the descriptor; allocates this member's part. What it raises fails all members.
         alive: Called now and then while waiting; raises when it is in vain.
@@ -49,115 +210,22 @@ def share_memory(
 
     Raises:
         CommTimeoutError: a member did not come.
-        CommError: the memory is not there, on this or another member.
+        CommError: the memory is not there, on this or another member; the reason is the same on all.
     """
-    end = time.monotonic() + timeout_s
+    meeting = _Meeting(store, key, ranks, index, alive, timeout_s)
     try:
-        if index == 0:
-            return _give(store, key, num_members, total_bytes, prepare, alive, end)
-        return _take(store, key, index, prepare, alive, end)
+        return meeting.give(total_bytes, prepare) if index == 0 else meeting.take(prepare)
+    except _ToldError as exc:
+        raise meeting.error(exc.late, str(exc)) from None
     except TimeoutError as exc:
-        raise CommTimeoutError(f"shared memory {key}: not all members came within {timeout_s:g} s ({exc})") from exc
+        raise meeting.fail(f"not all ranks came within {timeout_s:g} s ({exc})", late=True) from exc
     except OSError as exc:
-        raise CommError(f"shared memory {key}: {exc}; HP_COMM=c10d does without it") from exc
-
-
-def _give(
-    store: Store,
-    key: str,
-    num_members: int,
-    total_bytes: int,
-    prepare: Callable[[int], None],
-    alive: Callable[[], None],
-    end: float,
-) -> int:
-    memory = os.memfd_create(f"hp-native {key}", os.MFD_CLOEXEC)
-    with contextlib.ExitStack() as stack:
-        undo = stack.enter_context(contextlib.ExitStack())
-        undo.callback(os.close, memory)
-        os.ftruncate(memory, total_bytes)
-        secret = secrets.token_bytes(_SECRET_BYTES)
-        name = f"hp-native/{secrets.token_hex(16)}"
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        listener.bind("\0" + name)
-        listener.listen(num_members)
-        store.set(key, json.dumps([name, secret.hex()]).encode())
-        problems = _attempt(prepare, memory)
-        members: list[socket.socket] = []
-        while len(members) < num_members - 1:
-            _readable(listener, alive, end, f"{len(members) + 1} of {num_members} are there")
-            peer = stack.enter_context(listener.accept()[0])
-            if _uid(peer) != os.geteuid():
-                continue
-            _readable(peer, alive, end, "a member says nothing")
-            if not secrets.compare_digest(peer.recv(_SECRET_BYTES), secret):
-                continue
-            socket.send_fds(peer, [b"memory"], [memory])
-            members.append(peer)
-        for peer in members:
-            problems += _answer(peer, alive, end)
-        verdict = json.dumps(problems).encode()[:_ANSWER_BYTES]
-        for peer in members:
-            with contextlib.suppress(OSError):  # it has ended: whoever needs it will see that
-                peer.send(verdict)
-        _raise(key, problems)
-        undo.pop_all()
-        return memory
-
-
-def _take(
-    store: Store, key: str, index: int, prepare: Callable[[int], None], alive: Callable[[], None], end: float
-) -> int:
-    found = None
-    while found is None:
-        if time.monotonic() > end:
-            raise TimeoutError("the one that makes it has not begun")
-        alive()
-        found = store.get(key, _LOOK_S)
-    name, secret = json.loads(found)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-        peer.connect("\0" + name)
-        peer.send(bytes.fromhex(secret))
-        _readable(peer, alive, end, "the descriptor does not come")
-        _, descriptors, _, _ = socket.recv_fds(peer, 64, 1, socket.MSG_CMSG_CLOEXEC)
-        if not descriptors:
-            raise CommError(f"shared memory {key}: the member that made it has ended")
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, descriptors[0])
-            peer.send(json.dumps(_attempt(prepare, descriptors[0], index)).encode()[:_ANSWER_BYTES])
-            _raise(key, _answer(peer, alive, end))
-            undo.pop_all()
-        return descriptors[0]
-
-
-def _attempt(prepare: Callable[[int], None], memory: int, index: int = 0) -> list[str]:
-    try:
-        prepare(memory)
-    except (CommError, OSError) as exc:
-        return [f"member {index}: {exc}"]
-    return []
-
-
-def _answer(peer: socket.socket, alive: Callable[[], None], end: float) -> list[str]:
-    _readable(peer, alive, end, "a member does not answer")
-    data = peer.recv(_ANSWER_BYTES)
-    if not data:
-        return ["a member has ended"]
-    problems: list[str] = json.loads(data)
-    return problems
-
-
-def _raise(key: str, problems: Sequence[str]) -> None:
-    if problems:
-        raise CommError(f"shared memory {key}: {problems[0]}")
-
-
-def _readable(which: socket.socket, alive: Callable[[], None], end: float, what: str) -> None:
-    """Wait until ``which`` has something to read."""
-    while not select.select([which], [], [], _LOOK_S)[0]:
-        alive()
-        if time.monotonic() > end:
-            raise TimeoutError(what)
+        raise meeting.fail(f"{explain(exc)}; HP_COMM=c10d does without shared memory") from exc
+    except BaseException as exc:
+        error = meeting.fail(str(exc) or type(exc).__name__)
+        if not isinstance(exc, Exception):
+            raise
+        raise error from exc
 
 
 def _uid(peer: socket.socket) -> int:

@@ -30,7 +30,7 @@ from hp_native.memory import Mapping
 def _make_segment(channel: ShmChannel, group: Group, nbytes: int, number: int) -> Mapping:
     """Return the memory of allocation ``number``; every rank of the group calls it."""
     layout = native().hpn_symmetric_plan(group.size, group.rank, nbytes)
-    descriptor = channel.host.share(
+    descriptor, mapping = channel.host.share(
         f"{channel.key}/symmetric/{number}",
         group.ranks,
         group.rank,
@@ -39,10 +39,8 @@ def _make_segment(channel: ShmChannel, group: Group, nbytes: int, number: int) -
         (layout.part_offset, layout.part_bytes),
         group.session.timeout_s,
     )
-    try:
-        return Mapping(descriptor)
-    finally:
-        os.close(descriptor)
+    os.close(descriptor)
+    return mapping
 
 
 class Allocation:
