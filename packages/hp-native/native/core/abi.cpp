@@ -290,7 +290,7 @@ void hpn_drop(intptr_t operation) {
 }
 
 hpn_symmetric_layout hpn_symmetric_plan(int size, int rank, uint64_t bytes) {
-    return {hpn::Symmetric::segment_bytes(size, bytes), hpn::kPage * static_cast<uint64_t>(size),
+    return {hpn::Symmetric::segment_bytes(size, bytes), hpn::Symmetric::signal_bytes(size),
             hpn::Symmetric::part_offset(size, rank, bytes), hpn::Symmetric::part_bytes(bytes)};
 }
 
@@ -333,6 +333,14 @@ int hpn_signal(hpn_symmetric* allocation, int rank, int index, uint64_t value, i
 int hpn_read_signal(hpn_symmetric* allocation, int index, uint64_t* value) {
     return guarded([&] {
         *value = allocation->memory.read_signal(index);
+        return 0;
+    });
+}
+
+int hpn_signal_senders(hpn_symmetric* allocation, int index, uint32_t* counts) {
+    return guarded([&] {
+        hpn::Symmetric& memory = allocation->memory;
+        for (int rank = 0; rank < memory.group().size(); ++rank) counts[rank] = memory.sent_by(rank, index);
         return 0;
     });
 }

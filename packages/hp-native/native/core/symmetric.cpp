@@ -44,6 +44,18 @@ std::atomic<uint64_t>& Symmetric::word(int rank, int index) {
     return *reinterpret_cast<std::atomic<uint64_t>*>(page + kLine * static_cast<size_t>(index));
 }
 
+std::atomic<uint32_t>& Symmetric::sent(int sender, int rank, int index) {
+    char* table = memory_ + kPage * static_cast<size_t>(group_.size()) +
+                  sent_bytes(group_.size()) * static_cast<size_t>(sender);
+    return reinterpret_cast<std::atomic<uint32_t>*>(table)[rank * kSignals + index];
+}
+
+uint32_t Symmetric::sent_by(int sender, int index) {
+    check(sender, 0, 0);
+    word(group_.rank(), index);  // whether there is such a signal
+    return sent(sender, group_.rank(), index).load(std::memory_order_relaxed);
+}
+
 void Symmetric::put(int rank, uint64_t offset, const void* from, uint64_t bytes) {
     check(rank, offset, bytes);
     copy(base(rank) + offset, from, bytes, false);
@@ -56,6 +68,7 @@ void Symmetric::get(int rank, uint64_t offset, void* into, uint64_t bytes) {
 
 void Symmetric::signal(int rank, int index, uint64_t value, bool add) {
     std::atomic<uint64_t>& word = this->word(rank, index);
+    sent(group_.rank(), rank, index).fetch_add(1, std::memory_order_relaxed);
     if (add) {
         word.fetch_add(value, std::memory_order_acq_rel);
     } else {

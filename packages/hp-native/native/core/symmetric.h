@@ -16,7 +16,8 @@ namespace hpn {
 
 inline constexpr int kSignals = 64;  // of each rank and allocation
 
-// One rank's end. The segment holds one page of signals for each rank, then one part for each rank.
+// One rank's end. The segment holds one page of signals for each rank; then, of each rank, how often it has sent which
+// signal to whom, so that one that waits in vain can be told who is missing; then one part for each rank.
 class Symmetric {
 public:
     // `memory` is the mapped segment of segment_bytes(size of the group, bytes); it outlives this.
@@ -24,9 +25,13 @@ public:
     Symmetric(const Symmetric&) = delete;
     Symmetric& operator=(const Symmetric&) = delete;
 
+    static uint64_t sent_bytes(int size) {
+        return round_up(sizeof(std::atomic<uint32_t>) * kSignals * static_cast<size_t>(size), kPage);
+    }
+    static uint64_t signal_bytes(int size) { return (kPage + sent_bytes(size)) * static_cast<uint64_t>(size); }
     static uint64_t part_bytes(uint64_t bytes) { return round_up(bytes == 0 ? 1 : bytes, kPage); }
     static uint64_t part_offset(int size, int rank, uint64_t bytes) {
-        return kPage * static_cast<uint64_t>(size) + part_bytes(bytes) * static_cast<uint64_t>(rank);
+        return signal_bytes(size) + part_bytes(bytes) * static_cast<uint64_t>(rank);
     }
     static uint64_t segment_bytes(int size, uint64_t bytes) { return part_offset(size, size, bytes); }
 
@@ -43,12 +48,15 @@ public:
     // Add to (or set) a signal of a rank, and wake it.
     void signal(int rank, int index, uint64_t value, bool add);
     uint64_t read_signal(int index);
+    // How often `sender` has sent this rank's signal.
+    uint32_t sent_by(int sender, int index);
     // Block until this rank's signal is at least `value`; false after the time. Throws where the job gave up.
     bool wait_signal(int index, uint64_t value, int64_t limit_ns);
 
 private:
     void check(int rank, uint64_t offset, uint64_t bytes) const;
     std::atomic<uint64_t>& word(int rank, int index);
+    std::atomic<uint32_t>& sent(int sender, int rank, int index);
 
     Group& group_;
     uint64_t id_;

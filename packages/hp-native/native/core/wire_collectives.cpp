@@ -22,8 +22,9 @@ public:
     }
     // Values that fit into `bytes`, a multiple of the block.
     uint64_t fit(uint64_t bytes) const {
-        if (wire_ == Wire::bf16) return bytes / sizeof(uint16_t) / e4m3_block_values * e4m3_block_values;
-        return bytes / e4m3_block_bytes * e4m3_block_values;
+        uint64_t block_bytes = wire_ == Wire::bf16 ? e4m3_block_values * sizeof(uint16_t) : e4m3_block_bytes;
+        if (bytes < block_bytes) throw Error(Code::invalid, "the group's slots are too small for low precision");
+        return bytes / block_bytes * e4m3_block_values;
     }
     void encode(char* to, const float* from, uint64_t count) const {
         if (wire_ == Wire::bf16) {

@@ -113,7 +113,7 @@ HPN_API void hpn_drop(intptr_t operation);
 typedef struct hpn_symmetric hpn_symmetric;
 typedef struct hpn_symmetric_layout {
     uint64_t total_bytes;
-    uint64_t signal_bytes;  // from the start: to be allocated by whoever makes the segment, and zero
+    uint64_t signal_bytes;  // of signals, from the start: to be allocated by whoever makes the segment, and zero
     uint64_t part_offset;   // of `rank`: to be allocated by that rank
     uint64_t part_bytes;
 } hpn_symmetric_layout;
@@ -127,6 +127,8 @@ HPN_API int hpn_get(hpn_symmetric* allocation, int rank, uint64_t offset, void* 
 // Add to a signal of that rank, or set it, after all that was put before.
 HPN_API int hpn_signal(hpn_symmetric* allocation, int rank, int index, uint64_t value, int add);
 HPN_API int hpn_read_signal(hpn_symmetric* allocation, int index, uint64_t* value);
+// How often each rank of the group has sent this rank's signal, for the message when one does not come.
+HPN_API int hpn_signal_senders(hpn_symmetric* allocation, int index, uint32_t* counts);
 // Wait until this rank's signal is at least `value`: 1, 0 after that time, negative on failure.
 HPN_API int hpn_wait_signal(hpn_symmetric* allocation, int index, uint64_t value, double seconds);
 

@@ -29,6 +29,11 @@ void test_put_then_signal() {
             uint64_t value = 0;
             CHECK_EQ(hpn_read_signal(memory[rank], 5, &value), 0);
             CHECK_EQ(value, uint64_t{300});
+            uint32_t senders[3];
+            CHECK_EQ(hpn_signal_senders(memory[rank], 5, senders), 0);
+            for (int sender = 0; sender < 3; ++sender) {
+                CHECK_EQ(senders[sender], sender == (rank + 2) % 3 ? 300u : 0u);
+            }
         });
     }
 }
@@ -63,6 +68,8 @@ void test_refused() {
     CHECK_EQ(hpn_get(memory[0], 1, 50, data, 50), 0);
     CHECK_EQ(hpn_signal(memory[0], 1, 64, 1, 1), invalid);
     CHECK_EQ(hpn_read_signal(memory[0], -1, &value), invalid);
+    uint32_t senders[2];
+    CHECK_EQ(hpn_signal_senders(memory[0], 64, senders), invalid);
 }
 
 // Where not all operands lie alike, the staging is used; the results are the same.

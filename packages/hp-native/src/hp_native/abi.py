@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from ctypes import c_char_p, c_double, c_int, c_int32, c_ssize_t, c_uint64, c_void_p
 from typing import Any, NoReturn
 
@@ -87,6 +88,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "hpn_get": (c_int, [c_void_p, c_int, c_uint64, c_void_p, c_uint64]),
     "hpn_signal": (c_int, [c_void_p, c_int, c_int, c_uint64, c_int]),
     "hpn_read_signal": (c_int, [c_void_p, c_int, c_void_p]),
+    "hpn_signal_senders": (c_int, [c_void_p, c_int, c_void_p]),
     "hpn_wait_signal": (c_int, [c_void_p, c_int, c_uint64, c_double]),
 }
 
@@ -104,6 +106,19 @@ def native() -> Any:
         function.restype = result
         function.argtypes = arguments
     return library
+
+
+# A signal (Ctrl-C) is handled between two slices.
+_SLICE_S = 0.2
+
+
+def wait_in_slices(wait: Callable[..., int], arguments: tuple[Any, ...], timeout_s: float) -> int:
+    """Return what ``wait(*arguments, seconds)`` returns, called again while that is 0 and there is time left."""
+    while True:
+        done = wait(*arguments, timeout_s if timeout_s < _SLICE_S else _SLICE_S)
+        timeout_s -= _SLICE_S
+        if done or timeout_s <= 0:
+            return done
 
 
 class NativeError(RuntimeError):

@@ -54,4 +54,7 @@ def wrap(framework: Framework, memory: Any, dtype: Any, shape: Sequence[int]) ->
 def pointer(tensor: Tensor) -> int:
     """Return the address of the first element."""
     address: int = tensor.ctypes.data if isinstance(tensor, np.ndarray) else tensor.data_ptr()
+    if not address and hasattr(tensor, "untyped_storage"):
+        # torch says 0 of a tensor without elements, wherever it lies; its offset may lie behind the end.
+        address = tensor.untyped_storage().data_ptr()
     return address

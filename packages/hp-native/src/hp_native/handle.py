@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hp_native.abi import native, raise_last
+from hp_native.abi import native, raise_last, wait_in_slices
 
-# A signal (Ctrl-C) is handled between two slices.
-_SLICE_S = 0.2
 _DONE, _GONE = 1, 0
 
 
@@ -43,18 +41,13 @@ class ShmHandle:
             return True
         if operation == _GONE:
             raise_last()
-        wait = native().hpn_wait
-        while True:
-            done = wait(operation, timeout_s if timeout_s < _SLICE_S else _SLICE_S)
-            if done == 1:
-                self._operation = _DONE
-                return True
-            if done < 0:
-                self._operation = _GONE
-                raise_last()
-            timeout_s -= _SLICE_S
-            if timeout_s <= 0:
-                return False
+        done = wait_in_slices(native().hpn_wait, (operation,), timeout_s)
+        if done == 1:
+            self._operation = _DONE
+        elif done < 0:
+            self._operation = _GONE
+            raise_last()
+        return done == 1
 
     def is_done(self) -> bool:
         """Return whether it is complete or has failed."""

@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from hp_core import comm
+from hp_core.comm.arguments import as_group, check_rank, whole_number, whole_numbers
 from hp_core.comm.group import Group
+from hp_core.comm.timeouts import seconds
 from hp_core.comm.types import Tensor
 from hp_core.errors import CommError, CommTimeoutError
-from hp_native.abi import native, raise_last
+from hp_native.abi import native, raise_last, wait_in_slices
 from hp_native.channel import ShmChannel
 from hp_native.frameworks import framework_of, item_bytes, pointer, wrap
 from hp_native.memory import Mapping
@@ -105,23 +107,29 @@ def empty(shape: int | Sequence[int], dtype: Any, group: Group | None = None) ->
         CommError: the group is not served by shared memory, or there is not enough of it.
         CommTimeoutError: a rank did not call it.
     """
-    group = comm.world() if group is None else group
+    group = comm.world() if group is None else as_group(group)
     channel = group.channel
     if not isinstance(channel, ShmChannel):
         raise CommError(
             f"symmetric memory needs a group of at least two CPU ranks on one host; {group.name} is served by "
             f"{group.backend}"
         )
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = tuple(whole_numbers("shape", (shape,) if isinstance(shape, int) else shape))
+    if min(shape, default=0) < 0:
+        raise CommError(f"symmetric memory of shape {shape} on group {group.name}: lengths are at least 0")
     framework = framework_of(dtype)
-    nbytes = prod(shape) * item_bytes(framework, dtype)
+    item = item_bytes(framework, dtype)
+    nbytes = prod(shape) * item
     arguments = comm.all_gather_object((shape, str(dtype)), group)
     if len(set(arguments)) > 1:
         raise CommError(f"symmetric memory of group {group.name}: the ranks ask for different ones: {arguments}")
     number = channel.num_allocations = channel.num_allocations + 1
-    mapping = _make_segment(channel, group, max(nbytes, 1), number)
-    allocation = Allocation(channel, group, max(nbytes, 1), number, mapping)
-    return wrap(framework, allocation.part(group.rank)[:nbytes], dtype, shape)
+    mapping = _make_segment(channel, group, max(nbytes, item), number)
+    allocation = Allocation(channel, group, max(nbytes, item), number, mapping)
+    part = allocation.part(group.rank)
+    if nbytes == 0 and framework == "torch":
+        return wrap(framework, part, dtype, (1,))[:0].view(shape)  # torch forgets where memory without bytes was
+    return wrap(framework, part[:nbytes], dtype, shape)
 
 
 def _locate(tensor: Tensor) -> tuple[Allocation, int]:
@@ -159,7 +167,7 @@ def peer(tensor: Tensor, rank: int) -> Tensor:
         CommError: it does not lie in symmetric memory, or there is no such rank.
     """
     allocation, offset = _locate(tensor)
-    _check_rank(allocation, rank)
+    rank = check_rank("peer", "rank", rank, allocation.group)
     part = allocation.part(rank)[offset : offset + tensor.nbytes]
     return wrap(framework_of(tensor.dtype), part, tensor.dtype, tuple(tensor.shape))
 
@@ -177,7 +185,10 @@ def put(values: Tensor, tensor: Tensor, rank: int, *, signal_index: int | None =
         CommError: sizes differ, or it does not lie in symmetric memory.
     """
     allocation, offset = _locate(tensor)
+    rank = check_rank("put", "rank", rank, allocation.group)
     _check_same(values, tensor)
+    if signal_index is not None:
+        read_signal(tensor, signal_index)  # one that is not there is refused before anything is written
     _check(native().hpn_put(allocation.native, rank, offset, pointer(values), values.nbytes))
     if signal_index is not None:
         signal(tensor, rank, signal_index)
@@ -195,6 +206,7 @@ def get(tensor: Tensor, rank: int, out: Tensor) -> Tensor:
         CommError: sizes differ, or it does not lie in symmetric memory.
     """
     allocation, offset = _locate(tensor)
+    rank = check_rank("get", "rank", rank, allocation.group)
     _check_same(out, tensor)
     _check(native().hpn_get(allocation.native, rank, offset, pointer(out), out.nbytes))
     return out
@@ -213,14 +225,17 @@ def signal(tensor: Tensor, rank: int, index: int = 0, value: int = 1) -> None:
         CommError: there is no such rank or signal.
     """
     allocation, _ = _locate(tensor)
-    _check(native().hpn_signal(allocation.native, rank, index, value, 1))
+    rank = check_rank("signal", "rank", rank, allocation.group)
+    if not 0 <= whole_number("signal: value", value) < 2**64:
+        raise CommError(f"signal: value {value} is not in [0, 2**64): signals only grow")
+    _check(native().hpn_signal(allocation.native, rank, whole_number("signal", index), value, 1))
 
 
 def read_signal(tensor: Tensor, index: int = 0) -> int:
     """Return a signal of this rank as it is now; what was written before it was sent can be seen."""
     allocation, _ = _locate(tensor)
     value = ctypes.c_uint64()
-    _check(native().hpn_read_signal(allocation.native, index, ctypes.addressof(value)))
+    _check(native().hpn_read_signal(allocation.native, whole_number("signal", index), ctypes.addressof(value)))
     return value.value
 
 
@@ -234,22 +249,29 @@ def wait_signal(tensor: Tensor, value: int, index: int = 0, *, timeout_s: float 
         timeout_s: By default that of ``init_backend``.
 
     Raises:
-        CommTimeoutError: it is not within that time.
+        CommTimeoutError: it is not within that time; says which ranks have sent it how often, and which never.
         CommError: a rank of the group has ended, or the job gave up.
     """
     allocation, _ = _locate(tensor)
-    limit_s = left_s = allocation.group.session.timeout_s if timeout_s is None else timeout_s
-    while True:
-        done = native().hpn_wait_signal(allocation.native, index, value, min(left_s, 0.2))  # Ctrl-C in between
-        if done == 1:
-            return
-        _check(done)
-        left_s -= 0.2
-        if left_s <= 0:
-            raise CommTimeoutError(
-                f"rank {allocation.group.rank} of group {allocation.group.name}: signal {index} was "
-                f"{read_signal(tensor, index)} after {limit_s:g} s, waited for {value}"
-            )
+    limit_s = allocation.group.session.timeout_s if timeout_s is None else seconds(timeout_s)
+    done = wait_in_slices(native().hpn_wait_signal, (allocation.native, whole_number("signal", index), value), limit_s)
+    _check(done)
+    if done == 0:
+        raise CommTimeoutError(
+            f"rank {allocation.group.rank} of group {allocation.group.name}: signal {index} was "
+            f"{read_signal(tensor, index)} after {limit_s:g} s, waited for {value}; {_senders(allocation, index)}"
+        )
+
+
+def _senders(allocation: Allocation, index: int) -> str:
+    """Say how often which rank of the group has sent a signal of this rank."""
+    counts = (ctypes.c_uint32 * allocation.group.size)()
+    _check(native().hpn_signal_senders(allocation.native, index, counts))
+    said = [f"rank {rank} sent it {'once' if n == 1 else f'{n} times'}" for rank, n in enumerate(counts) if n]
+    silent = [str(rank) for rank, n in enumerate(counts) if not n]
+    if silent:
+        said.append(f"rank{'s' if len(silent) > 1 else ''} {', '.join(silent)} never did")
+    return ", ".join(said)
 
 
 def barrier(tensor: Tensor) -> None:
@@ -260,11 +282,6 @@ def barrier(tensor: Tensor) -> None:
 def _check(result: int) -> None:
     if result < 0:
         raise CommError(native().hpn_error().decode())
-
-
-def _check_rank(allocation: Allocation, rank: int) -> None:
-    if not 0 <= rank < allocation.group.size:
-        raise CommError(f"rank {rank} is not in group {allocation.group.name} of {allocation.group.size} ranks")
 
 
 def _check_same(values: Tensor, tensor: Tensor) -> None:
