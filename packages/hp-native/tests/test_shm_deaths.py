@@ -132,6 +132,9 @@ def _die(folder: Path, number: int) -> tuple[float, list[str]]:
             workers[rank].join(30.0)
             assert not workers[rank].is_alive(), f"{kind} of rank {victim} of {size}: rank {rank} hangs"
         answers = [json.loads(paths[rank].read_text()) for rank in others]
+        ended = [victim, *others] if kind in ("raise", "interrupt") else others
+        crashed = [(rank, workers[rank].exitcode) for rank in ended if (workers[rank].exitcode or 0) < 0]
+        assert not crashed, f"{kind} of rank {victim} of {size}: ended by a signal: {crashed}"
     finally:
         for worker in workers:
             if worker.is_alive():

@@ -275,11 +275,10 @@ int hpn_test(intptr_t operation) {
 }
 
 int hpn_wait(intptr_t operation, double seconds) {
-    std::unique_ptr<Operation> op(&operation_at(operation));
+    Operation& op = operation_at(operation);
     int64_t limit = seconds > 1e9 ? INT64_MAX / 4 : static_cast<int64_t>(seconds * 1e9);
-    int result = guarded([&] { return op->group().wait(*op, limit) ? op->state() : 0; });
-    if (result == 0) static_cast<void>(op.release());
-    return op && result < 0 ? failed(result, op->state() < 0 ? op->error() : last_error) : result;
+    int result = guarded([&] { return op.state() != 0 || op.group().wait(op, limit) ? op.state() : 0; });
+    return op.state() < 0 ? failed(op.state(), op.error()) : result;
 }
 
 void hpn_leave(intptr_t operation) { operation_at(operation).group().leave(operation_at(operation)); }

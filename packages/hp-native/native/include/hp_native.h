@@ -99,14 +99,14 @@ typedef struct hpn_message {
 HPN_API intptr_t hpn_batch(hpn_group* group, const hpn_message* messages, int num_messages);
 
 // ---- operations ----
-// 1 when it is done, 0 when it is not after that time, negative when it failed. Unless the result is 0 the operation is
-// gone afterwards.
+// An operation stays until it is dropped.
+// 1 when it is done, 0 when it is not after that time, negative when it failed.
 HPN_API int hpn_wait(intptr_t operation, double seconds);
-// The same at once, and the operation stays. Now and then it looks whether a rank has ended.
+// The same at once. Now and then it looks whether a rank has ended.
 HPN_API int hpn_test(intptr_t operation);
 // The caller goes on with something else: let the library's thread see to it.
 HPN_API void hpn_leave(intptr_t operation);
-// Give it up. Where it is not complete, the group fails with it. The operation is gone afterwards.
+// Let it go, after which it is gone. Where it was not complete it is given up, and the group fails with it.
 HPN_API void hpn_drop(intptr_t operation);
 
 // ---- symmetric memory ----

@@ -331,7 +331,7 @@ private:
                 size_t way = below(4);
                 for (size_t look = below(4); look > 0 && way == 0; --look) hpn_test(one.operation);
                 int result = 0;
-                while (result == 0) result = hpn_wait(one.operation, way == 1 ? 0.0003 : 100.0);
+                while (result == 0) result = wait_for(one.operation, way == 1 ? 0.0003 : 100.0);
                 if (result != 1) fuzz_.fail("step " + std::to_string(one.step) + ": " + hpn_error());
             }
             std::string complaint = one.call ? one.call->complaint() : "";

@@ -166,11 +166,18 @@ private:
     std::deque<Allocation> allocations_;
 };
 
+// Wait for an operation, and let go of it unless the result is 0.
+inline int wait_for(intptr_t operation, double seconds) {
+    int result = hpn_wait(operation, seconds);
+    if (result != 0) hpn_drop(operation);
+    return result;
+}
+
 // Wait until an operation is done; its result, as hpn_wait's. `operation` may be one that was done, or failed, at once.
 inline int finish(intptr_t operation, double seconds = 60.0) {
     if (operation == 1) return 1;
     if (operation == 0) return hpn_error_code();
-    return hpn_wait(operation, seconds);
+    return wait_for(operation, seconds);
 }
 
 // Leave an operation to the library's thread.

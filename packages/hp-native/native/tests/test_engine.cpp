@@ -28,7 +28,7 @@ void test_completes_by_itself() {
     }
     // Nothing drives it here meanwhile, and the wait has no time to.
     std::this_thread::sleep_for(std::chrono::milliseconds(1000));
-    for (intptr_t operation : operations) CHECK_EQ(hpn_wait(operation, 0.0), 1);
+    for (intptr_t operation : operations) CHECK_EQ(wait_for(operation, 0.0), 1);
     for (Call& call : calls) CHECK_EQ(call.complaint(), std::string());
 }
 

@@ -96,23 +96,23 @@ void test_time_limit_then_drop() {
         intptr_t operation = hpn_all_reduce(team[0], data.data(), data.size(), f32, sum);
         if (left) leave(operation);
         double start = seconds_now();
-        CHECK_EQ(hpn_wait(operation, 0.15), 0);
+        CHECK_EQ(wait_for(operation, 0.15), 0);
         double took = seconds_now() - start;
         CHECK(took > 0.14 && took < 5);
         CHECK_EQ(hpn_test(operation), 0);
-        CHECK_EQ(hpn_wait(operation, 0.0), 0);
+        CHECK_EQ(wait_for(operation, 0.0), 0);
         intptr_t behind = hpn_barrier(team[0]);
         hpn_drop(operation);
         data = {};  // nobody touches it any more
-        CHECK_EQ(hpn_wait(behind, 10), aborted);
+        CHECK_EQ(wait_for(behind, 10), aborted);
         CHECK_EQ(hpn_barrier(team[0]), 0);
         CHECK_EQ(hpn_error_code(), aborted);
         // The other rank was not told; the domain does that.
         std::vector<float> other(50'000);
         intptr_t theirs = hpn_all_reduce(team[1], other.data(), other.size(), f32, sum);
-        CHECK_EQ(hpn_wait(theirs, 0.02), 0);
+        CHECK_EQ(wait_for(theirs, 0.02), 0);
         hpn_domain_abort(job.domain(0));
-        CHECK_EQ(hpn_wait(theirs, 10), aborted);
+        CHECK_EQ(wait_for(theirs, 10), aborted);
     }
 }
 
@@ -127,7 +127,7 @@ void test_wait_after_time_limit_goes_on() {
         int result = 0;
         int num_limits = 0;
         while (result == 0) {
-            result = hpn_wait(operation, 0.01);
+            result = wait_for(operation, 0.01);
             num_limits += result == 0;
         }
         CHECK_EQ(result, 1);
@@ -144,7 +144,7 @@ void test_ends_while_others_wait() {
         intptr_t first = leave(hpn_barrier(team[0]));
         intptr_t second = hpn_barrier(team[0]);
         std::thread waiting([&] {
-            CHECK_EQ(hpn_wait(second, 30), aborted);
+            CHECK_EQ(wait_for(second, 30), aborted);
             CHECK_EQ(hpn_error_code(), aborted);
             if (way == 1) CHECK_TOLD(told("no more"), why());
         });
@@ -153,7 +153,7 @@ void test_ends_while_others_wait() {
         if (way == 1) hpn_group_fail(team[0], "no more");
         if (way == 2) hpn_domain_abort(job.domain(1));
         waiting.join();
-        if (way != 0) CHECK_EQ(hpn_wait(first, 10), aborted);
+        if (way != 0) CHECK_EQ(wait_for(first, 10), aborted);
     }
 }
 
@@ -178,7 +178,7 @@ void test_close_under_way() {
     intptr_t dropped = leave(hpn_barrier(team[0]));
     team.close(0);
     CHECK_EQ(hpn_test(tested), aborted);
-    CHECK_EQ(hpn_wait(waited, 1), aborted);
+    CHECK_EQ(wait_for(waited, 1), aborted);
     hpn_drop(dropped);
     hpn_drop(tested);
 }

@@ -139,10 +139,10 @@ void test_dropped_half_way() {
     intptr_t sent = leave(hpn_batch(team[0], &send, 1));
     hpn_message receive = receiving(*in, 0, 2);
     intptr_t received = leave(hpn_batch(team[1], &receive, 1));
-    CHECK_EQ(hpn_wait(received, 0.05), 0);
+    CHECK_EQ(wait_for(received, 0.05), 0);
     hpn_drop(received);
     in.reset();
-    CHECK(hpn_wait(sent, 0.05) >= 0);
+    CHECK(wait_for(sent, 0.05) >= 0);
 }
 
 }  // namespace

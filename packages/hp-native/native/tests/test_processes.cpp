@@ -202,9 +202,9 @@ void test_stopped() {
         }
         intptr_t operation = hpn_barrier(group);
         double start = seconds_now();
-        if (hpn_wait(operation, 0.3) != 0) return 12;
+        if (wait_for(operation, 0.3) != 0) return 12;
         if (seconds_now() - start > 5) return 13;
-        return hpn_wait(operation, 30) == 1 ? 0 : 14;
+        return wait_for(operation, 30) == 1 ? 0 : 14;
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(1000));
     job.signal(2, SIGCONT);

@@ -88,7 +88,7 @@ void test_all_reduce(const Case& which, int wire, int op) {
             float* data = outputs[static_cast<size_t>(rank)].data();
             CHECK_EQ(complete(hpn_wire_all_reduce(team[rank], data, count, op, wire), which.left), 1);
         });
-        for (const Values& output : outputs) CHECK(std::memcmp(output.data(), outputs[0].data(), count * 4) == 0);
+        for (const Values& output : outputs) CHECK(same(output.data(), outputs[0].data(), count));
         // Whoever owns a block added it up, and sent the result: one rank or another, nothing between.
         for (uint64_t begin = 0; begin < count; begin += block) {
             uint64_t length = std::min(block, count - begin);

@@ -42,12 +42,14 @@ class ShmHandle:
         if operation == _GONE:
             raise_last()
         done = wait_in_slices(native().hpn_wait, (operation,), timeout_s)
-        if done == 1:
-            self._operation = _DONE
-        elif done < 0:
-            self._operation = _GONE
+        if done == 0:
+            return False
+        # In this order: a Ctrl-C in between leaves a few bytes, and not an operation that is let go of twice.
+        self._operation = _DONE if done == 1 else _GONE
+        native().hpn_drop(operation)
+        if done < 0:
             raise_last()
-        return done == 1
+        return True
 
     def is_done(self) -> bool:
         """Return whether it is complete or has failed."""
@@ -65,8 +67,7 @@ class ShmHandle:
             native().hpn_leave(self._operation)
 
     def __del__(self) -> None:
-        # Interrupted, or failed and never waited for. The buffers go with this object: so the library must be done with
-        # them before.
-        if self._operation not in (_DONE, _GONE):
-            native().hpn_drop(self._operation)
-            self._operation = _GONE
+        # Interrupted, or never waited for. The buffers go with this object: the library must be done with them before.
+        operation, self._operation = self._operation, _GONE
+        if operation not in (_DONE, _GONE):
+            native().hpn_drop(operation)

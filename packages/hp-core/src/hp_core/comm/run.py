@@ -33,6 +33,10 @@ def run_call(call: Call, start: Callable[..., Handle], args: tuple[Any, ...], as
         raise
     except Exception as exc:
         call.group.session.fail(call, exc)
+    except BaseException:
+        # Interrupted: what was started is in nobody's hands, and the tensors are about to go. Nothing may touch them.
+        call.group.channel.abort()
+        raise
     work = Work(call, handle)
     if not async_op:
         return work.wait()
