@@ -106,7 +106,7 @@ void allocate(int fd, uint64_t offset, uint64_t bytes) {
         uint64_t left = room.bytes > kReserveBytes ? room.bytes - kReserveBytes : 0;
         if (left < bytes - done) {
             std::string text = std::to_string(bytes) + " bytes of shared memory are wanted";
-            if (done > 0) text += ", of which " + std::to_string(done) + " were there already";
+            if (done > 0) text += ", of which " + std::to_string(done) + " are allocated";
             throw Error(Code::no_memory, text + ", and " + std::to_string(left) + " bytes are left of what " +
                                              room.limit + ", " + std::to_string(kReserveBytes) +
                                              " more being kept for the program");
